@@ -1,0 +1,6 @@
+"""Differentially private decentralized optimization as real MPI processes.
+
+Importing this package imports neither mpi4py (which would initialise MPI) nor numpy.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,339 @@
+"""The nouns of dpmpi and the seams between its layers.
+
+There is one road from data to the wire:
+
+    data --> Query (value + sensitivity) --> Release (charged, then noised) --> Channel (bytes to the neighbours)
+
+An algorithm is a generator per round. It yields what it wants to say (`Mix`, `Gather`, `Sum`) and is resumed with
+what it hears; it knows nothing of MPI, files or keys. Only a `Release`, or a `public` value, can be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmpi.errors import LeakError
+
+Array: TypeAlias = NDArray[np.float64]
+Bytes: TypeAlias = NDArray[np.uint8]
+
+TRAILER_BYTES = 16
+"""Every message ends with two int64: its round and its hop."""
+
+
+# --- from data to a release ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the records behind one query were drawn: all of them, by Poisson sampling, or a fixed number."""
+
+    kind: Literal["full", "poisson", "fixed"]
+    expected: float
+    records: int
+
+    @property
+    def rate(self) -> float:
+        """The probability that a given record takes part."""
+        return self.expected / self.records
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A vector computed from private data, and how far one record can move it.
+
+    `sensitivity` bounds the L2 distance between the values on two shards that differ in one record, given the same
+    draw of record positions. The buffer `value` is handed over: `Agent.release` overwrites it with the noised value.
+    """
+
+    value: Array
+    sensitivity: float
+    sampling: Sampling
+
+
+class Sendable:
+    """What may be given to an exchange. Made by `Agent.release` or `public` only."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Array) -> None:
+        self.value = value
+
+
+class Release(Sendable):
+    """A query's value after its cost was charged and its noise added."""
+
+    __slots__ = ()
+
+
+class Public(Sendable):
+    """A value that depends on data through earlier releases only, with the reason why."""
+
+    __slots__ = ("because",)
+
+    def __init__(self, value: Array, because: str) -> None:
+        self.value = value
+        self.because = because
+
+
+def public(value: Array, *, because: str) -> Public:
+    """Declare `value` to be post-processing of earlier releases; `because` says why."""
+    return Public(value, because)
+
+
+# --- what an algorithm says ------------------------------------------------------------------------------------------
+
+
+class Request:
+    """Something an algorithm yields: a sendable vector and, if wanted, where to put the answer."""
+
+    __slots__ = ("out", "vector")
+
+    def __init__(self, vector: Sendable, out: Array | None = None) -> None:
+        if not isinstance(vector, Sendable):
+            raise LeakError(
+                f"{type(self).__name__} takes a Release or public(value, because=...), got {type(vector).__name__}: "
+                "data leaves a rank only through agent.release(query)"
+            )
+        self.vector = vector
+        self.out = out
+
+
+class Mix(Request):
+    """Answer: sum_j w_ij v_j over the neighbours and this rank, added up in rank order."""
+
+    __slots__ = ()
+
+
+class Gather(Request):
+    """Answer: {neighbour: its vector}; the vectors are valid until the next request."""
+
+    __slots__ = ()
+
+
+class Sum(Request):
+    """Answer: the sum of the vectors of all ranks, added up in rank order."""
+
+    __slots__ = ()
+
+
+Steps: TypeAlias = Generator[Request, Any, None]
+
+
+# --- privacy ---------------------------------------------------------------------------------------------------------
+
+
+class Event(Protocol):
+    """What one release does to privacy; frozen and serialisable."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON-ready values."""
+        ...
+
+
+class Mechanism(Protocol):
+    """Turns a query's value into a noised one."""
+
+    sigma: float
+
+    def event(self, query: Query, scale: float = 1.0) -> Event:
+        """Return what releasing `query` with noise of standard deviation `scale * sigma` costs."""
+        ...
+
+    def perturb(self, value: Array, scale: float = 1.0) -> None:
+        """Add the noise to `value`, in place."""
+        ...
+
+    def prepare(self) -> None:
+        """Draw ahead what the next `perturb` will need; called while messages travel."""
+        ...
+
+
+class Charges(Protocol):
+    """Where a rank's releases are charged before they are made."""
+
+    def charge(self, event: Event, round_: int) -> None:
+        """Record `event` durably; raise `BudgetExceeded` if it does not fit."""
+        ...
+
+
+# --- the agent -------------------------------------------------------------------------------------------------------
+
+
+class Problem(Protocol):
+    """A rank's own part of the objective: f_i, the mean loss over its records."""
+
+    records: int
+
+    def subgradient(self, x: Array) -> Query:
+        """Return a subgradient of f_i at x over a freshly drawn batch, each record clipped to L."""
+        ...
+
+    def value(self, x: Array) -> float:
+        """Return f_i(x) over all records."""
+        ...
+
+
+class Penalty(Protocol):
+    """The shared regulariser h, with its domain."""
+
+    def value(self, x: Array) -> float:
+        """Return h(x); infinity outside the domain."""
+        ...
+
+    def dual_step(self, z: Array, A: float, gamma: float, out: Array) -> None:
+        """Write argmin_x <z, x> + A h(x) + gamma |x|^2 / 2 to `out`."""
+        ...
+
+    def add_dual_steps(self, z: Array, a: Array, A: Array, gamma: Array, total: Array, scratch: Array) -> None:
+        """Add sum_s a[s] dual_step(z, A[s], gamma[s]) to `total`."""
+        ...
+
+    def prox(self, v: Array, step: float, out: Array) -> None:
+        """Write argmin_x h(x) + |x - v|^2 / (2 step) to `out`."""
+        ...
+
+
+@dataclass(slots=True)
+class Agent:
+    """One rank as an algorithm sees it."""
+
+    rank: int
+    size: int
+    dimension: int
+    share: float
+    """The expected fraction of ranks that are active in a round (iota)."""
+    problem: Problem
+    penalty: Penalty
+    mechanism: Mechanism
+    charges: Charges
+    round: int = 0
+
+    def release(self, query: Query, scale: float = 1.0) -> Release:
+        """Charge the query to this rank's ledger, then add noise to its value, in place."""
+        self.charges.charge(self.mechanism.event(query, scale), self.round)
+        self.mechanism.perturb(query.value, scale)
+        return Release(query.value)
+
+
+State = TypeVar("State")
+
+
+class Algorithm(Protocol[State]):
+    """A method: frozen hyperparameters and what an agent does in a round."""
+
+    def start(self, agent: Agent) -> State:
+        """Return the state before round 1: a dataclass of arrays."""
+        ...
+
+    def round(self, agent: Agent, state: State, t: int) -> Steps:
+        """Run round t, in which this agent is active."""
+        ...
+
+    def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
+        """Write the model after round t to `out`, without touching the state."""
+        ...
+
+
+# --- schedule and transport ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Whom a rank talks to in a round, with the mixing weights. `peers` is sorted and does not hold the rank."""
+
+    peers: tuple[int, ...]
+    weights: tuple[float, ...]
+    self_weight: float
+
+
+class Schedule(Protocol):
+    """Who talks to whom in which round: a pure function of (shared seed, round), the same on every rank."""
+
+    size: int
+    share: float
+
+    def rounds(self, rank: int, start: int, stop: int) -> Iterator[tuple[int, Neighbourhood]]:
+        """Yield (t, neighbourhood) for every round t with start <= t < stop in which `rank` is active."""
+        ...
+
+
+class Channel:
+    """One rank's buffers towards a fixed set of peers: the same bytes to each, one message from each.
+
+    A message is the payload followed by the trailer (round, hop). The buffers live as long as the channel.
+    """
+
+    __slots__ = (
+        "_incoming_trailers", "_outgoing_trailer", "handle", "hop", "incoming", "messages", "outgoing",
+        "payload_bytes", "peers", "rank", "round", "tag",
+    )  # fmt: skip
+
+    def __init__(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> None:
+        n = -(-payload_bytes // 8) * 8  # whole words, so that the trailer is aligned
+        self.rank = rank
+        self.peers = tuple(peers)
+        self.payload_bytes = payload_bytes
+        self.tag = tag
+        self.round = 0
+        self.hop = 0
+        self.messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(len(self.peers) + 1)]
+        """The outgoing message, then one incoming message per peer, trailers included."""
+        self.outgoing: Bytes = self.messages[0][:payload_bytes]
+        self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.messages[1:]]
+        self._outgoing_trailer = self.messages[0][n:].view(np.int64)
+        self._incoming_trailers = [message[n:].view(np.int64) for message in self.messages[1:]]
+        self.handle: Any = None
+        """The transport's own: its requests for these buffers."""
+
+    def stamp(self, round_: int, hop: int) -> Channel:
+        """Write (round, hop) into the outgoing trailer; return self, ready to be yielded to the transport."""
+        self.round = round_
+        self.hop = hop
+        self._outgoing_trailer[0] = round_
+        self._outgoing_trailer[1] = hop
+        return self
+
+    def mismatch(self) -> tuple[int, int, int] | None:
+        """Return (peer, round, hop) of the first message that is not of this round and hop, or None."""
+        for peer, trailer in zip(self.peers, self._incoming_trailers, strict=True):
+            if trailer[0] != self.round or trailer[1] != self.hop:
+                return peer, int(trailer[0]), int(trailer[1])
+        return None
+
+
+class Transport(Protocol):
+    """Moves the bytes of channels. Between `start` and completion the buffers belong to the transport."""
+
+    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+        """Return a new channel of `rank` towards `peers`."""
+        ...
+
+    def start(self, channel: Channel) -> None:
+        """Post the receives, then the sends."""
+        ...
+
+    def done(self, channel: Channel) -> bool:
+        """Return whether all messages of the channel have been sent and have arrived."""
+        ...
+
+    def wait(self, channel: Channel) -> None:
+        """Return when `done`; raise `NeighbourSilent` after the deadline."""
+        ...
+
+
+Flow: TypeAlias = Generator[Channel, None, None]
+"""An agent's run as a transport sees it: channels to be exchanged, one after the other."""
+
+
+class Exchange(Protocol):
+    """Turns a request into hops: one for plain messages, two for secret shares."""
+
+    def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
+        """Yield stamped channels until the answer is there; return it."""
+        ...

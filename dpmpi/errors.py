@@ -1,0 +1,57 @@
+"""Everything that dpmpi raises on purpose.
+
+DpmpiError
+ +-- ConfigError (ValueError)        an impossible setting: flag, key, graph, or combination
+ +-- DataError (ValueError)          a file or row that cannot be used
+ +-- LeakError (TypeError)           something that is neither a release nor public was handed to an exchange
+ +-- BudgetExceeded (RuntimeError)   the next charge does not fit into the rank's budget
+ +-- LedgerError (RuntimeError)      a ledger that cannot be written, or whose chain is broken
+ +-- ProtocolError (RuntimeError)    a neighbour said something else than the schedule foresees
+ |    +-- NeighbourSilent            a neighbour said nothing within the deadline
+ +-- SealBroken (RuntimeError)       an encrypted message did not open
+
+A message is one line: what was expected, what was found, what to do. `ConfigError` and `DataError` end the program
+with exit code 2, the others with exit code 1.
+"""
+
+
+class DpmpiError(Exception):
+    """Base of all errors that dpmpi raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(DpmpiError, ValueError):
+    """A setting that cannot work."""
+
+    exit_code = 2
+
+
+class DataError(DpmpiError, ValueError):
+    """A file or a row that cannot be used."""
+
+    exit_code = 2
+
+
+class LeakError(DpmpiError, TypeError):
+    """Something that is neither a release nor public was handed to an exchange."""
+
+
+class BudgetExceeded(DpmpiError, RuntimeError):
+    """The next charge does not fit into the rank's budget."""
+
+
+class LedgerError(DpmpiError, RuntimeError):
+    """A ledger that cannot be written, or that does not check out."""
+
+
+class ProtocolError(DpmpiError, RuntimeError):
+    """A neighbour sent something else than the schedule foresees."""
+
+
+class NeighbourSilent(ProtocolError):
+    """A neighbour sent nothing within the deadline."""
+
+
+class SealBroken(DpmpiError, RuntimeError):
+    """An encrypted message did not open."""
