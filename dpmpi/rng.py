@@ -72,7 +72,7 @@ class PrivateStream:
 
     def fill(self, out: Words) -> None:
         """Fill `out` with uniform 64-bit words."""
-        view = memoryview(out).cast("B")
+        view = out.data.cast("B")
         for start in range(0, len(view), len(self._zeros)):
             piece = view[start : start + len(self._zeros)]
             self._encryptor.update_into(self._zeros[: len(piece)], piece)

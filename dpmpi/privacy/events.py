@@ -1,0 +1,51 @@
+"""What happened: frozen, serialisable records of releases. What they cost is the accountants' business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from dpmpi.core import Sampling
+from dpmpi.errors import LedgerError
+
+Noise: TypeAlias = Literal["none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseEvent:
+    """One release: the noise that was added, and how far one record could move the value under it.
+
+    `scale` is the noise's own parameter: the standard deviation (gaussian, discrete-gaussian), the scale b of
+    exp(-|x|/b) per coordinate (laplace) or of exp(-|x|_2/b) (spherical-laplace); 0 for `none`, which costs infinity.
+    `sensitivity` is the replace-one bound for a record that takes part: L2 for gaussian, discrete-gaussian and
+    spherical-laplace, L1 for laplace.
+    """
+
+    noise: Noise
+    scale: float
+    sensitivity: float
+    sampling: Sampling
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Scale over sensitivity: all that the cost depends on, besides the sampling."""
+        return self.scale / self.sensitivity
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as JSON-ready values."""
+        s = self.sampling
+        return {
+            "noise": self.noise, "scale": self.scale, "sensitivity": self.sensitivity,
+            "sampling": s.kind, "expected": s.expected, "records": s.records,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> ReleaseEvent:
+        """Return the event that `to_dict` described; raise `LedgerError` for anything else."""
+        try:
+            if fields["noise"] not in get_args(Noise) or fields["sampling"] not in ("full", "poisson", "fixed"):
+                raise LedgerError(f"unknown kind of release: {fields['noise']} with {fields['sampling']} sampling")
+            sampling = Sampling(fields["sampling"], float(fields["expected"]), int(fields["records"]))
+            return cls(fields["noise"], float(fields["scale"]), float(fields["sensitivity"]), sampling)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"not a release event: {fields!r} ({error})") from error
