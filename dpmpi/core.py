@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmpi.errors import LeakError
+from dpmpi.errors import LeakError, ProtocolError
 
 Array: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -213,6 +213,7 @@ class Agent:
     mechanism: Mechanism
     charges: Charges
     round: int = 0
+    active_rounds: int = 0
 
     def release(self, query: Query, scale: float = 1.0) -> Release:
         """Charge the query to this rank's ledger, then add noise to its value, in place."""
@@ -237,6 +238,10 @@ class Algorithm(Protocol[State]):
 
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write the model after round t to `out`, without touching the state."""
+        ...
+
+    def releases(self, active_rounds: int) -> list[tuple[float, int]]:
+        """Return (relative noise scale, how often) of all releases of an agent that is active so many rounds."""
         ...
 
 
@@ -270,8 +275,8 @@ class Channel:
     """
 
     __slots__ = (
-        "_incoming_trailers", "_outgoing_trailer", "handle", "hop", "incoming", "messages", "outgoing",
-        "payload_bytes", "peers", "rank", "round", "tag",
+        "_incoming_trailers", "_outgoing_trailer", "awaited", "exchanges", "handle", "hop", "incoming", "messages",
+        "outgoing", "payload_bytes", "peers", "rank", "round", "tag",
     )  # fmt: skip
 
     def __init__(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> None:
@@ -288,6 +293,10 @@ class Channel:
         self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.messages[1:]]
         self._outgoing_trailer = self.messages[0][n:].view(np.int64)
         self._incoming_trailers = [message[n:].view(np.int64) for message in self.messages[1:]]
+        self.exchanges = 0
+        """How often the channel was started: the meter's count."""
+        self.awaited = 0
+        """Position in `peers` of the message that came last, where the transport can tell."""
         self.handle: Any = None
         """The transport's own: its requests for these buffers."""
 
@@ -299,16 +308,22 @@ class Channel:
         self._outgoing_trailer[1] = hop
         return self
 
-    def mismatch(self) -> tuple[int, int, int] | None:
-        """Return (peer, round, hop) of the first message that is not of this round and hop, or None."""
+    def check(self) -> None:
+        """Raise `ProtocolError` if a message that came is not of this round and hop."""
         for peer, trailer in zip(self.peers, self._incoming_trailers, strict=True):
             if trailer[0] != self.round or trailer[1] != self.hop:
-                return peer, int(trailer[0]), int(trailer[1])
-        return None
+                raise ProtocolError(
+                    f"rank {self.rank} expected round {self.round}, hop {self.hop} from rank {peer}, "
+                    f"got round {trailer[0]}, hop {trailer[1]}: do all ranks run the same configuration?"
+                )
 
 
 class Transport(Protocol):
     """Moves the bytes of channels. Between `start` and completion the buffers belong to the transport."""
+
+    size: int
+    ranks: Sequence[int]
+    """The ranks that live in this process: all of them on loopback, one under MPI."""
 
     def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
         """Return a new channel of `rank` towards `peers`."""
@@ -324,6 +339,21 @@ class Transport(Protocol):
 
     def wait(self, channel: Channel) -> None:
         """Return when `done`; raise `NeighbourSilent` after the deadline."""
+        ...
+
+    def total(self, buffer: Array) -> None:
+        """Replace the buffer by its sum over all processes, in rank order, the same bits everywhere.
+
+        Not for training: this serves evaluation and the reference solver, which are outside the guarantee.
+        """
+        ...
+
+    def collect(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts of all ranks in rank order, given those of the ranks in this process."""
+        ...
+
+    def gather(self, row: Array) -> Array | None:
+        """Return the rows of all processes as a matrix on rank 0, None elsewhere."""
         ...
 
 

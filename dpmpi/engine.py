@@ -1,0 +1,90 @@
+"""The round loop: algorithms' requests become hops, hops become messages.
+
+A flow is one agent's run as a generator of channels. Under MPI a process drives its one flow; on loopback one process
+drives them all, switching whenever a flow has to wait. Both run the same flow, so both compute the same bits. Rounds
+are not barriers: a flow waits only for the peers of its own rounds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpmpi.core import Agent, Algorithm, Array, Channel, Exchange, Flow, Schedule, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """An agent with its state and its way to speak."""
+
+    agent: Agent
+    state: Any
+    exchange: Exchange
+
+
+def flow(algorithm: Algorithm[Any], schedule: Schedule, seat: Seat, start: int, stop: int) -> Flow:
+    """Run rounds start <= t < stop of one agent."""
+    agent, state, serve = seat.agent, seat.state, seat.exchange.serve
+    for t, near in schedule.rounds(agent.rank, start, stop):
+        agent.round = t
+        agent.active_rounds += 1
+        steps = algorithm.round(agent, state, t)
+        answer = None
+        while True:
+            try:
+                request = steps.send(answer)
+            except StopIteration:
+                break
+            answer = yield from serve(request, near, t)
+
+
+class Engine:
+    """Runs the agents of this process round by round."""
+
+    def __init__(
+        self, algorithm: Algorithm[Any], schedule: Schedule, transport: Transport, seats: Sequence[Seat]
+    ) -> None:
+        self.algorithm = algorithm
+        self.schedule = schedule
+        self.transport = transport
+        self.seats = seats
+        self.completed = 0
+
+    def advance(self, last: int) -> None:
+        """Run the rounds after the completed ones up to and including `last`."""
+        flows = [flow(self.algorithm, self.schedule, seat, self.completed + 1, last + 1) for seat in self.seats]
+        if len(flows) == 1:
+            self._drive_one(flows[0], self.seats[0].agent)
+        else:
+            self._drive_all(flows)
+        self.completed = last
+
+    def model(self, seat: Seat, out: Array) -> None:
+        """Write the model of one agent after the completed rounds to `out`."""
+        self.algorithm.model(seat.agent, seat.state, self.completed, out)
+
+    def _drive_one(self, one: Flow, agent: Agent) -> None:
+        start, wait, prepare = self.transport.start, self.transport.wait, agent.mechanism.prepare
+        for channel in one:
+            start(channel)
+            prepare()  # while the messages travel
+            wait(channel)
+
+    def _drive_all(self, flows: Sequence[Flow]) -> None:
+        waiting: deque[tuple[Flow, Channel | None]] = deque((one, None) for one in flows)
+        idle = 0
+        while waiting:
+            one, channel = waiting.popleft()
+            if channel is not None and not self.transport.done(channel):
+                idle += 1
+                if idle > len(waiting):
+                    self.transport.wait(channel)  # nobody can go on: says who is missing
+                waiting.append((one, channel))
+                continue
+            idle = 0
+            channel = next(one, None)
+            if channel is not None:
+                self.transport.start(channel)
+                waiting.append((one, channel))

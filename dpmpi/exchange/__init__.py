@@ -1,0 +1,5 @@
+"""How requests become hops."""
+
+from dpmpi.exchange.plain import PlainExchange
+
+EXCHANGES = {"plain": PlainExchange}

@@ -1,0 +1,59 @@
+"""All agents in this one process, without threads: a mailbox per ordered pair of ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpmpi.core import Array, Bytes, Channel
+from dpmpi.errors import ProtocolError
+
+
+class LoopbackTransport:
+    """Delivers messages between the flows of one process."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ranks = range(size)
+        self._mail: defaultdict[tuple[int, int, int], deque[Bytes]] = defaultdict(deque)
+
+    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+        """Return a new channel of `rank` towards `peers`."""
+        return Channel(rank, peers, payload_bytes, tag)
+
+    def start(self, channel: Channel) -> None:
+        """Put a copy of the outgoing message into every peer's mailbox."""
+        for peer in channel.peers:
+            self._mail[channel.rank, peer, channel.tag].append(channel.messages[0].copy())
+
+    def done(self, channel: Channel) -> bool:
+        """Deliver and return True if every peer's message has come."""
+        boxes = [self._mail[peer, channel.rank, channel.tag] for peer in channel.peers]
+        if not all(boxes):
+            return False
+        for box, message in zip(boxes, channel.messages[1:], strict=True):
+            np.copyto(message, box.popleft())
+        channel.check()
+        return True
+
+    def wait(self, channel: Channel) -> None:
+        """Like `done`; with nobody else to run, a missing message will never come."""
+        if not self.done(channel):
+            silent = [peer for peer in channel.peers if not self._mail[peer, channel.rank, channel.tag]]
+            raise ProtocolError(
+                f"rank {channel.rank} waits in round {channel.round}, hop {channel.hop} for ranks {silent}, "
+                "which have nothing more to say: the schedules of the ranks differ"
+            )
+
+    def total(self, buffer: Array) -> None:
+        """Leave the buffer as it is: this process is everybody."""
+
+    def collect(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts of all ranks, one each: all of them are here."""
+        return list(texts)
+
+    def gather(self, row: Array) -> Array | None:
+        """Return the rows as they are: this process is everybody."""
+        return row

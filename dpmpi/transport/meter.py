@@ -1,0 +1,101 @@
+"""Counts what a transport really carries, and the seconds spent waiting for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from dpmpi.core import TRAILER_BYTES, Array, Channel, Transport
+
+
+@dataclass
+class Traffic:
+    """What went between a rank and one of its peers, or all of them together."""
+
+    messages_sent: int = 0
+    messages_received: int = 0
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+    wait_seconds: float = 0.0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload and trailers; MPI's own envelopes come on top."""
+        return self.payload_bytes_sent + TRAILER_BYTES * self.messages_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload and trailers."""
+        return self.payload_bytes_received + TRAILER_BYTES * self.messages_received
+
+    def add(self, other: Traffic) -> None:
+        """Add another account to this one."""
+        self.messages_sent += other.messages_sent
+        self.messages_received += other.messages_received
+        self.payload_bytes_sent += other.payload_bytes_sent
+        self.payload_bytes_received += other.payload_bytes_received
+        self.wait_seconds += other.wait_seconds
+
+
+class Meter:
+    """A transport that counts what the transport inside it does.
+
+    The hot path only counts exchanges per channel; `traffic` multiplies out. Waiting is put down to the neighbour
+    whose message came last.
+    """
+
+    def __init__(self, inside: Transport) -> None:
+        self.inside = inside
+        self.size = inside.size
+        self.ranks = inside.ranks
+        self._channels: list[Channel] = []
+        self._waited: dict[tuple[int, int], float] = {}
+
+    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+        """Return a new channel of the transport inside."""
+        channel = self.inside.channel(rank, peers, payload_bytes, tag)
+        self._channels.append(channel)
+        return channel
+
+    def start(self, channel: Channel) -> None:
+        """Start the exchange and count it."""
+        channel.exchanges += 1
+        self.inside.start(channel)
+
+    def done(self, channel: Channel) -> bool:
+        """Ask the transport inside."""
+        return self.inside.done(channel)
+
+    def wait(self, channel: Channel) -> None:
+        """Wait, and note for how long and for whom."""
+        begin = perf_counter()
+        self.inside.wait(channel)
+        if channel.peers:
+            pair = channel.rank, channel.peers[channel.awaited]
+            self._waited[pair] = self._waited.get(pair, 0.0) + perf_counter() - begin
+
+    def total(self, buffer: Array) -> None:
+        """Pass on; evaluation is not training traffic and is not counted."""
+        self.inside.total(buffer)
+
+    def collect(self, texts: Sequence[str]) -> list[str]:
+        """Pass on, not counted."""
+        return self.inside.collect(texts)
+
+    def gather(self, row: Array) -> Array | None:
+        """Pass on, not counted."""
+        return self.inside.gather(row)
+
+    def traffic(self, rank: int) -> dict[int, Traffic]:
+        """Return what went between `rank` and each of its peers."""
+        result: dict[int, Traffic] = {}
+        for channel in self._channels:
+            if channel.rank == rank:
+                k, payload = channel.exchanges, channel.exchanges * channel.payload_bytes
+                for peer in channel.peers:
+                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload))
+        for (waiter, peer), seconds in self._waited.items():
+            if waiter == rank:
+                result[peer].wait_seconds += seconds
+        return dict(sorted(result.items()))
