@@ -60,7 +60,7 @@ class DualAveraging:
     schedule: ClassVar[Literal["static", "sampled"]] = "static"
 
     weighting: Literal["linear", "constant"] = field(default="linear", metadata={"help": "a_t = t or a_t = 1"})
-    gamma: float = field(default=20.0, metadata={"help": "weight of |x|^2/2 in the dual step"})
+    gamma: float = field(default=20.0, metadata={"minimum": 0.0, "help": "weight of |x|^2/2 in the dual step"})
     gamma_growth: Literal["constant", "sqrt"] = field(
         default="constant", metadata={"help": "gamma_t = gamma or gamma sqrt(t)"}
     )
@@ -117,7 +117,7 @@ class ConventionalDualAveraging(DualAveraging):
     """Dual averaging with a_t = 1 and gamma_t = gamma sqrt(t) [DAW12]."""
 
     weighting: Literal["linear", "constant"] = field(default="constant", metadata={"help": "a_t = t or a_t = 1"})
-    gamma: float = field(default=1.0, metadata={"help": "weight of |x|^2/2 in the dual step"})
+    gamma: float = field(default=1.0, metadata={"minimum": 0.0, "help": "weight of |x|^2/2 in the dual step"})
     gamma_growth: Literal["constant", "sqrt"] = field(
         default="sqrt", metadata={"help": "gamma_t = gamma or gamma sqrt(t)"}
     )

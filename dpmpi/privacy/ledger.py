@@ -88,7 +88,7 @@ class Ledger:
         self._spent[event] += count
 
     def _give_back(self) -> None:
-        """A reservation that another event interrupts is closed first."""
+        """Close the reservation: another event, or the end, interrupts it."""
         if self._event is not None and self._left:
             self._write("close", {"unused": self._left})
             self._spent[self._event] -= self._left

@@ -16,7 +16,7 @@ class LoopbackTransport:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.ranks = range(size)
+        self.ranks: Sequence[int] = range(size)
         self._mail: defaultdict[tuple[int, int, int], deque[Bytes]] = defaultdict(deque)
 
     def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:

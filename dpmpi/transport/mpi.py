@@ -75,7 +75,7 @@ class MpiTransport:
         self._deadline = deadline
         self.rank: int = world.Get_rank()
         self.size: int = world.Get_size()
-        self.ranks = (self.rank,)
+        self.ranks: Sequence[int] = (self.rank,)
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
         self._testsome: Callable[[list[Any]], list[int] | None] = mpi.Request.Testsome
         self._startall: Callable[[list[Any]], None] = mpi.Prequest.Startall
@@ -152,6 +152,18 @@ class MpiTransport:
     def abort(self, code: int) -> None:
         """End all ranks now."""
         self._world.Abort(code)
+
+    def barrier(self) -> None:
+        """Return when every rank has called this; for benchmarks."""
+        self._finish(self._aside.Ibarrier(), "the other ranks")
+
+    def bare_communicator(self) -> Any:
+        """Return a new duplicate of COMM_WORLD, for benchmarks that go without this class."""
+        return self._world.Dup()
+
+    def wait_all(self, requests: list[Any]) -> None:
+        """Call MPI_Waitall; for the same benchmarks."""
+        self._mpi.Request.Waitall(requests)
 
     def describe(self) -> str:
         """Return the MPI library's name and version, on one line."""

@@ -1,0 +1,254 @@
+"""The configuration of a run: one frozen dataclass, filled from a TOML file and from flags (flags win).
+
+A field here is a flag and a TOML key of the same name (`sample_edges` is `--sample-edges` and `sample-edges = 2`). The
+hyperparameters of the algorithms are flags too; they are read off the algorithms' own dataclasses, and one that the
+chosen algorithm does not have is an error. Unknown keys and flags raise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import hashlib
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+
+from dpmpi.algorithms import ALGORITHMS
+from dpmpi.core import Algorithm
+from dpmpi.errors import ConfigError
+
+EXAMPLES = """\
+examples:
+  mpirun -n 20 python -m dpmpi.run --algorithm dp-dda --data synthetic --graph ring --rounds 500 \\
+         --epsilon 1 --delta 1e-5 --seed 7 --out runs/demo
+  mpirun -n 20 python -m dpmpi.run --config runs/demo/config.toml --rounds 100
+  python -m dpmpi.run --loopback 20 --algorithm dda --rounds 200 --out runs/try
+"""
+
+
+def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
+    """Return a field that is a flag; `more` may hold metavar, choices, least (>=) and above (>)."""
+    return field(default=default, metadata={"help": text, "kind": kind, "metavar": None, "choices": ()} | more)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides what a run does."""
+
+    algorithm: str = _option("dp-dda", "the method", choices=tuple(ALGORITHMS))
+    rounds: int = _option(500, "how many rounds", int, metavar="T", least=1)
+    seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
+
+    data: str = _option(
+        "synthetic", "synthetic[:samples=..,features=..], libsvm:PATH or shards:PATTERN with {rank}", metavar="SOURCE"
+    )
+    samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
+    normalize: bool = _option(True, "scale every row to norm at most 1", bool)
+    test_fraction: float = _option(0.1, "rows held out for the accuracy", float, metavar="F", least=0)
+
+    graph: str = _option(
+        "ring", "ring, path, star, grid, torus, complete, erdos-renyi:p=.., random:edges=.. or file:PATH"
+    )
+    weights: str = _option("metropolis", "mixing weights", choices=("metropolis", "uniform", "laplacian"))
+    sample_edges: int | None = _option(None, "gossip on K random disjoint edges a round", int, metavar="K", least=1)
+
+    loss: str = _option("hinge", "the loss", choices=("hinge", "logistic", "squared"))
+    penalty: str = _option("l2:0.0005", "l2:A, l1:A, elastic:L1,L2 or none")
+    domain: str | None = _option(None, "box:R or ball:R")
+    lipschitz: float = _option(1.0, "every record's gradient is clipped to this norm", float, metavar="L", above=0)
+    batch: str = _option("full", "full, 1 (one uniform record), B (Poisson of expected size B) or fixed:B", metavar="B")
+
+    epsilon: float | None = _option(
+        None, "the privacy target; the noise is calibrated to it", float, metavar="EPS", above=0
+    )
+    delta: float = _option(1e-5, "the delta of (epsilon, delta)", float, above=0)
+    noise: float | None = _option(
+        None, "standard deviation of the noise, instead of --epsilon", float, metavar="SIGMA", least=0
+    )
+    calibration: str = _option(
+        "certified", "certified: by the accountant; theorem: the paper's formula", choices=("certified", "theorem")
+    )
+    allow_large_delta: bool = _option(False, "accept a delta of at least 1/records", bool)
+    insecure_noise_seed: int | None = _option(
+        None, "repeatable noise, for tests: NOT PRIVATE", int, metavar="S", least=0
+    )
+
+    exchange: str = _option("plain", "how requests become messages", choices=("plain",))
+    deadline: float = _option(120.0, "seconds to wait for a silent neighbour before giving up", float, above=0)
+    evaluate: int | None = _option(
+        None, "evaluate every N rounds (default: 20 times a run; 0 or --no-evaluate: never; off for shards)", int,
+        metavar="N", least=0)  # fmt: skip
+    reference: bool = _option(False, "find the optimum first, by a solver on the distributed objective", bool)
+    out: str | None = _option(None, "the run directory (default: runs/ALGORITHM-TIME)", metavar="DIR")
+    ranks: int | None = _option(None, "refuse to run with another number of ranks", int, metavar="N", least=1)
+    loopback: int | None = _option(None, "run N agents in this one process, without MPI", int, metavar="N", least=1)
+
+    options: tuple[tuple[str, Any], ...] = ()
+    """Hyperparameters of the algorithm that were given, by name."""
+
+    def check(self) -> None:
+        """Raise `ConfigError` for values that cannot work, whatever the data."""
+        for f in _fields():
+            choices, value = f.metadata["choices"], getattr(self, f.name)
+            if choices and value not in choices:
+                expected = f"{_flag(f.name)} is one of {', '.join(choices)}"
+                raise ConfigError(f"{expected}; got {value!r}{_near(value, choices)}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{_flag(f.name)} must be a finite number, got {value}")
+            least, above = f.metadata.get("least"), f.metadata.get("above")
+            if value is not None and least is not None and value < least:
+                raise ConfigError(f"{_flag(f.name)} must be at least {least}, got {value}")
+            if value is not None and above is not None and value <= above:
+                raise ConfigError(f"{_flag(f.name)} must be greater than {above}, got {value}")
+        if self.epsilon is not None and self.noise is not None:
+            raise ConfigError("give --epsilon (a target) or --noise (a standard deviation), not both")
+        for name in ("delta", "test_fraction"):
+            if getattr(self, name) >= 1:
+                raise ConfigError(f"{_flag(name)} must be less than 1, got {getattr(self, name)}")
+        sampled = ALGORITHMS[self.algorithm].schedule == "sampled"
+        if self.sample_edges is not None and not sampled:
+            raise ConfigError(f"--sample-edges does not apply to {self.algorithm}; take --algorithm sampled-dda")
+        self.make_algorithm()
+
+    def make_algorithm(self) -> Algorithm[Any]:
+        """Return the algorithm with its hyperparameters."""
+        cls = ALGORITHMS[self.algorithm]
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        for name, value in self.options:
+            if name not in known:
+                raise ConfigError(
+                    f"{_flag(name)} does not apply to {self.algorithm}, which takes "
+                    f"{', '.join(map(_flag, known)) or 'no options'}"
+                )
+            least = known[name].metadata.get("minimum")
+            if least is not None and not (value >= least and math.isfinite(value)):
+                raise ConfigError(f"{_flag(name)} must be a finite number of at least {least:g}, got {value}")
+        algorithm: Algorithm[Any] = cls(**dict(self.options))
+        return algorithm
+
+    def to_toml(self) -> str:
+        """Return the whole effective configuration, algorithm's hyperparameters included."""
+        values = {f.name: getattr(self, f.name) for f in _fields()}
+        algorithm = self.make_algorithm()
+        values |= {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+        lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
+        return "\n".join(lines) + "\n"
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that decides the result (not the run directory, the deadline, the launcher)."""
+        same = dataclasses.replace(self, out=None, deadline=1.0, ranks=None, loopback=None)
+        return hashlib.sha256(same.to_toml().encode()).hexdigest()
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """Return the configuration given by flags and, with --config, a TOML file; raise `ConfigError`."""
+    parser = make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES)
+    given = vars(parser.parse_args(argv))
+    path = given.pop("config", None)
+    values = (_read_toml(Path(path)) if path is not None else {}) | given
+    names = {f.name for f in _fields()}
+    options = tuple(sorted((name, value) for name, value in values.items() if name not in names))
+    config = Config(**{name: value for name, value in values.items() if name in names}, options=options)
+    config.check()
+    return config
+
+
+def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
+    """Return the parser of the flags of a run; only flags that were given appear in the result."""
+    parser = _Parser(
+        prog=program, usage=f"{program} [flags]", epilog=epilog, allow_abbrev=False, argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train a model over data that stays where it is; every rank is one agent.",
+    )  # fmt: skip
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags win")
+    for f in _fields():
+        default = "" if f.default is None else f" (default: {f.default})"
+        text = f.metadata["help"].replace("%", "%%") + default
+        if f.metadata["kind"] is bool:
+            parser.add_argument(_flag(f.name), action=argparse.BooleanOptionalAction, help=text)
+        else:
+            parser.add_argument(_flag(f.name), type=f.metadata["kind"], metavar=f.metadata["metavar"], help=text)
+    parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const=0, help=argparse.SUPPRESS)
+    group = parser.add_argument_group("hyperparameters of the algorithms")
+    for name, (hint, text, owners) in sorted(_hyperparameters().items()):
+        choices = get_args(hint) if get_origin(hint) is Literal else None
+        kind = str if choices else hint
+        group.add_argument(_flag(name), type=kind, choices=choices, help=f"{text} ({owners})", metavar="X")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Report as we report everything: one line, no usage text."""
+        if message.startswith("unrecognized arguments: "):
+            unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            message = f"unknown flag {unknown}{_near(unknown.split('=')[0], flags)}; --help lists the flags"
+        raise ConfigError(message)
+
+
+def _fields() -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(Config) if f.name != "options"]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _near(word: object, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(word), words, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _hyperparameters() -> dict[str, tuple[Any, str, str]]:
+    """Return name -> (type, help, which algorithms with which default) over all algorithms."""
+    found: dict[str, tuple[Any, str, str]] = {}
+    for name, cls in ALGORITHMS.items():
+        hints = get_type_hints(cls)
+        for f in dataclasses.fields(cls):
+            owners = found[f.name][2] + ", " if f.name in found else ""
+            found[f.name] = (hints[f.name], f.metadata["help"], f"{owners}{name}: {f.default}")
+    return found
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    hints = {f.name: f.metadata["kind"] for f in _fields()} | {n: h for n, (h, _, _) in _hyperparameters().items()}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in hints:
+            raise ConfigError(f"{path}: unknown key {key!r}{_near(key, [n.replace('_', '-') for n in hints])}")
+        values[name] = _from_toml(f"{path}: {key}", value, hints[name])
+    return values
+
+
+def _from_toml(where: str, value: Any, hint: Any) -> Any:
+    """Return the value as the hinted type; an integer serves as a float, a number as text."""
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{where} is one of {', '.join(get_args(hint))}; got {value!r}")
+        return value
+    accepted = {bool: bool, int: int, float: int | float, str: str | int | float}[hint]
+    if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
+        raise ConfigError(f"{where} must be {hint.__name__}, got {value!r}")
+    return hint(value)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,234 @@
+"""Text files of records, one a line: `label index:value index:value ...  # comment`, indices from 1, ascending.
+
+Files are read as streams, plain or compressed (.gz, .bz2, .xz). One rank's `survey` learns the sizes and the label
+values. Every rank then reads the file once more and parses only the lines that are its own: the rows are numbered
+0 ... N-1, permuted by the shared seed, cut to the first `samples`, and the last of these are held out.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import math
+import operator
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, ClassVar, Self
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.data import Settings, Shard, Survey, check_dealt, deal, held_out, signs
+from dpmpi.errors import ConfigError, DataError
+from dpmpi.rng import public_generator
+from dpmpi.rows import Csr, Dense, Rows, scale_rows, take
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_MAX_INDEX = 2**31 - 1
+_DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
+
+
+@dataclass(frozen=True, slots=True)
+class LibsvmFile:
+    """`libsvm:PATH`: a file that every rank can read and of which it keeps its own rows only."""
+
+    private: ClassVar[bool] = False
+
+    settings: Settings
+    path: Path
+
+    @classmethod
+    def parse(cls, text: str, settings: Settings) -> Self:
+        """Return the source for a path."""
+        if not text:
+            raise ConfigError("libsvm: takes the path of a file, as in libsvm:data/a9a.bz2")
+        return cls(settings, Path(text))
+
+    def survey(self) -> Survey:
+        """Count rows, features, numbers and label values; numbers are parsed by the rank that keeps them."""
+        rows = features = nonzeros = 0
+        values: dict[bytes, float] = {}
+        labels: set[float] = set()
+        for number, line in data_lines(self.path):
+            tokens = line.split(None, 1)
+            text = tokens[0]
+            if text not in values:
+                if len(values) > 1000:  # real labels: remembering them all would be a copy of them
+                    values.clear()
+                values[text] = _label(self.path, number, text)
+                if len(labels) < 3:
+                    labels.add(values[text])
+            rows += 1
+            if len(tokens) > 1 and not (rest := tokens[1]).isspace():
+                nonzeros += rest.count(b":")
+                last = rest.rsplit(None, 1)[-1]
+                features = max(features, _pair(self.path, number, last)[0])
+        _check_found(self.path, rows, features)
+        return Survey(rows, features, tuple(sorted(labels)), nonzeros)
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Read the rows of `rank`, in the order of the permutation."""
+        survey = survey or self.survey()
+        total = survey.rows if self.settings.samples is None else self.settings.samples
+        if total > survey.rows:
+            raise ConfigError(f"{self.path} has {survey.rows} rows, fewer than the {total} samples asked for")
+        tests = held_out(total, self.settings.test_fraction)
+        trains = total - tests
+        check_dealt(trains, size, str(self.path))
+        order = public_generator(self.settings.seed, "shuffle").permutation(survey.rows)
+        train, test = deal(trains, rank, size), deal(tests, rank, size)
+        mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
+        in_file = np.argsort(mine)
+        found, labels = read_rows(self.path, survey, mine[in_file].tolist())
+        if self.settings.binary:
+            labels = signs(labels, survey.labels, str(self.path))
+        place = np.empty_like(in_file)
+        place[in_file] = np.arange(len(mine))
+        dense = survey.nonzeros > _DENSE_FROM * survey.rows * survey.features
+        parts = []
+        for positions in (place[: len(train)], place[len(train) :]):
+            rows = take(found, positions)
+            if dense:
+                rows = to_dense(rows)
+            if self.settings.normalize:
+                scale_rows(rows, 1.0)
+            parts.append((rows, labels[positions]))
+        return Shard(*parts[0], *parts[1])
+
+
+def read_rows(path: Path, survey: Survey | None = None, wanted: Sequence[int] | None = None) -> tuple[Csr, Array]:
+    """Return the rows numbered `wanted` (ascending; None for all), in the order of the file, and their labels.
+
+    With a survey the rows have its dimension, and the file must have its number of rows; without one the dimension is
+    the largest index found.
+    """
+    limit = survey.features if survey else _MAX_INDEX
+    labels, ends, columns, values = array("d"), array("q", [0]), array("q"), array("d")
+    upcoming = iter(wanted or ())
+    following = next(upcoming, -1)
+    row = -1
+    for row, (number, line) in enumerate(data_lines(path)):
+        if wanted is not None:
+            if row != following:
+                continue
+            following = next(upcoming, -1)
+        head, *tokens = line.split()
+        labels.append(_label(path, number, head))
+        indices, numbers = _pairs(path, number, tokens, limit)
+        columns.extend(indices)
+        values.extend(numbers)
+        ends.append(len(columns))
+    if survey and row + 1 != survey.rows:
+        raise DataError(f"{path}: {survey.rows} rows in the first pass, {row + 1} now: the file changed while in use")
+    zero_based = np.asarray(columns)
+    dimension = survey.features if survey else int(zero_based.max(initial=0))
+    _check_found(path, row + 1, dimension)
+    zero_based -= 1
+    return Csr(np.asarray(ends), zero_based, np.asarray(values), dimension), np.asarray(labels)
+
+
+def to_dense(rows: Rows) -> Dense:
+    """Return the same rows as a matrix."""
+    if isinstance(rows, Dense):
+        return rows
+    matrix = np.zeros((rows.count, rows.dimension))
+    matrix[np.repeat(np.arange(rows.count), np.diff(rows.indptr)), rows.indices] = rows.data
+    return Dense(matrix)
+
+
+def _check_found(path: Path, rows: int, features: int) -> None:
+    if rows == 0:
+        raise DataError(f"{path}: no rows: expected lines of `label index:value ...`")
+    if features == 0:
+        raise DataError(f"{path}: {rows} rows without a single index:value")
+
+
+def data_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number, line) for every line that is more than a comment, with the comment removed."""
+    try:
+        with _open(path) as stream:
+            for number, line in enumerate(stream, 1):
+                if b"#" in line:
+                    line = line.partition(b"#")[0]  # noqa: PLW2901  what follows is not data
+                if line and not line.isspace():
+                    yield number, line
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: cannot be decompressed ({error}): the file is damaged or incomplete") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Open a file by its suffix. The buffer splits lines in C, which the decompressors' own iterators do not."""
+    if path.suffix not in _OPENERS:
+        return path.open("rb")
+    return io.BufferedReader(_OPENERS[path.suffix](path), 1 << 16)
+
+
+def _pairs(path: Path, number: int, tokens: list[bytes], limit: int) -> tuple[list[int], list[float]]:
+    """Return the indices and values of a line; raise `DataError` for the first token that is wrong."""
+    try:
+        _no_underscore(b"".join(tokens))
+        split = [token.split(b":") for token in tokens]
+        indices, values = [int(index) for index, _ in split], [float(value) for _, value in split]
+        ascending = all(map(operator.lt, indices, islice(indices, 1, None)))
+        if not indices or (ascending and indices[0] > 0 and indices[-1] <= limit and all(map(math.isfinite, values))):
+            return indices, values
+    except ValueError:
+        pass
+    previous = 0
+    for token in tokens:  # slow, to name the token
+        index, _ = _pair(path, number, token)
+        if index <= previous:
+            raise DataError(f"{path}:{number}: indices must ascend, found {index} after {previous}")
+        previous = index
+    raise DataError(
+        f"{path}:{number}: index {previous} where the first pass found none above {limit}: the file changed"
+    )
+
+
+def _pair(path: Path, number: int, token: bytes) -> tuple[int, float]:
+    """Return one `index:value`, or say what is wrong with it."""
+    try:
+        _no_underscore(token)
+        index_text, value_text = token.split(b":")
+        index, value = int(index_text), float(value_text)
+    except ValueError:
+        raise DataError(f"{path}:{number}: expected index:value, found {_show(token)}") from None
+    if not 1 <= index <= _MAX_INDEX:
+        raise DataError(f"{path}:{number}: indices start at 1 and end at {_MAX_INDEX}, found {_show(token)}")
+    if not math.isfinite(value):
+        raise DataError(f"{path}:{number}: values must be finite, found {_show(token)}")
+    return index, value
+
+
+def _label(path: Path, number: int, token: bytes) -> float:
+    """Return the label of a line."""
+    try:
+        _no_underscore(token)
+        label = float(token)
+    except ValueError:
+        label = math.nan
+    if not math.isfinite(label):
+        raise DataError(f"{path}:{number}: expected a number as label, found {_show(token)}")
+    return label
+
+
+def _no_underscore(text: bytes) -> None:
+    """Raise `ValueError` for digits grouped as in 1_000, which Python takes for a number and other readers do not."""
+    if b"_" in text:
+        raise ValueError
+
+
+def _show(token: bytes) -> str:
+    """Return a token as it may be printed: on one line, and not a whole file long."""
+    text = repr(token[:40].decode("utf-8", "replace"))
+    return text if len(token) <= 40 else f"{text[:-1]}...'"

@@ -1,0 +1,190 @@
+"""Files that only one rank can see, and cutting a data set into such files.
+
+`shards:PATTERN` names rank i's file by the pattern with `{rank}` filled in. A file is either an `.npz` as
+`write_shards` makes it (dense: X, y; sparse: indptr, indices, data, dimension, y) or LIBSVM text, plain or compressed.
+There is no survey: nobody but the rank itself looks at its file.
+
+Class labels are -1/+1 or 0/1. 1/2 is refused: a shard that holds one class only would be read as the wrong one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import string
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.data import Settings, Shard, Source, Survey, held_out
+from dpmpi.data.libsvm import read_rows
+from dpmpi.errors import ConfigError, DataError
+from dpmpi.rng import public_generator
+from dpmpi.rows import Csr, Dense, Rows, check_finite, scale_rows, take
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFiles:
+    """`shards:PATTERN`: one file per rank, e.g. `shards:/secret/part-{rank:03d}.npz`."""
+
+    private: ClassVar[bool] = True
+
+    settings: Settings
+    pattern: str
+
+    @classmethod
+    def parse(cls, text: str, settings: Settings) -> Self:
+        """Return the source for a pattern."""
+        shard_path(text, 0)
+        if settings.samples is not None:
+            raise ConfigError(
+                f"samples={settings.samples} does not apply to shards, of which a rank uses all rows: leave it out"
+            )
+        return cls(settings, text)
+
+    def survey(self) -> None:
+        """Return None: nobody looks at another rank's file."""
+        return
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Read the rank's own file; the test rows are the last ones after a shuffle."""
+        path = shard_path(self.pattern, rank)
+        if not path.exists():
+            raise DataError(f"shard of rank {rank} not found: {path}")
+        rows, labels = read_npz(path) if path.suffix == ".npz" else read_rows(path)
+        if rows.count == 0 or rows.dimension == 0:
+            raise DataError(
+                f"{path}: the shard has {rows.count} rows of {rows.dimension} features, both must be above 0"
+            )
+        if self.settings.binary:
+            labels = _signs(labels, path)
+        tests = held_out(rows.count, self.settings.test_fraction)
+        if tests == rows.count:
+            raise DataError(
+                f"{path}: a test fraction of {self.settings.test_fraction} leaves none of {rows.count} rows to train on"
+            )
+        if tests:
+            order = public_generator(self.settings.seed, "shuffle", rank).permutation(rows.count)
+            train, test = order[:-tests], order[-tests:]
+            shard = Shard(take(rows, train), labels[train], take(rows, test), labels[test])
+        else:
+            nothing = np.empty(0, np.intp)
+            shard = Shard(rows, labels, take(rows, nothing), labels[nothing])
+        if self.settings.normalize:
+            scale_rows(shard.rows, 1.0)
+            scale_rows(shard.test_rows, 1.0)
+        return shard
+
+
+def shard_path(pattern: str, rank: int) -> Path:
+    """Return the path of a rank's file; raise `ConfigError` unless `{rank}` is the one thing to fill in."""
+    try:
+        fields = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
+        if fields == {"rank"}:
+            return Path(pattern.format(rank=rank))
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"a pattern of shards must hold {{rank}} or e.g. {{rank:03d}} and no other field, got {pattern!r}"
+    )
+
+
+def write_shards(source: Source, size: int, pattern: str, progress: Callable[[int], None]) -> list[Path]:
+    """Write the rows of `source` as one `.npz` per rank and return the paths, holding one shard at a time.
+
+    All rows are written: test rows are held out when the shards are loaded. `progress(rank)` is called after each file.
+    """
+    if shard_path(pattern, 0).suffix != ".npz":
+        raise ConfigError(f"shards are written as .npz files, got the pattern {pattern!r}")
+    if size < 1:
+        raise ConfigError(f"shards are cut for at least one rank, got {size}")
+    whole: Any = source
+    whole = replace(whole, settings=replace(source.settings, test_fraction=0.0))
+    survey = whole.survey()
+    paths = []
+    for rank in range(size):
+        path = shard_path(pattern, rank)
+        shard: Shard = whole.load(survey, rank, size)
+        write_npz(path, shard.rows, shard.labels)
+        paths.append(path)
+        progress(rank)
+    return paths
+
+
+def write_npz(path: Path, rows: Rows, labels: Array) -> None:
+    """Write one shard, readable by its owner only, under a temporary name that is renamed when it is complete."""
+    arrays: dict[str, Any] = {"y": labels}
+    if isinstance(rows, Dense):
+        arrays["X"] = rows.matrix
+    else:
+        arrays |= {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "dimension": rows.dimension}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            np.savez(stream, **arrays)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read_npz(path: Path) -> tuple[Rows, Array]:
+    """Read what `write_npz` wrote; raise `DataError` for anything else, NaN and infinity included."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not an .npz of plain arrays ({error})") from error
+    names = set(found)
+    if names not in ({"X", "y"}, {"indptr", "indices", "data", "dimension", "y"}):
+        raise DataError(
+            f"{path}: expected the arrays X, y (dense) or indptr, indices, data, dimension, y (sparse), "
+            f"found {', '.join(sorted(names)) or 'none'}"
+        )
+    for name, values in found.items():
+        if values.dtype.kind not in "fiub" or (values.dtype.kind == "f" and name in ("indptr", "indices", "dimension")):
+            raise DataError(f"{path}: the array {name} holds {values.dtype}, expected numbers")
+    labels = np.ascontiguousarray(found["y"], np.float64)
+    try:
+        rows = _rows(found)
+        check_finite(rows)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if labels.shape != (rows.count,):
+        raise DataError(f"{path}: {rows.count} rows and labels of shape {labels.shape}: expected one label per row")
+    if not np.isfinite(labels).all():
+        raise DataError(f"{path}: the label of row {int(np.argmin(np.isfinite(labels)))} is not finite")
+    return rows, labels
+
+
+def _rows(found: dict[str, Any]) -> Rows:
+    if "X" in found:
+        return Dense(found["X"])
+    indptr, indices, data, dimension = (found[name] for name in ("indptr", "indices", "data", "dimension"))
+    if dimension.ndim or any(part.ndim != 1 for part in (indptr, indices, data)):
+        raise DataError("expected vectors indptr, indices, data and one number dimension: write the file anew")
+    return Csr(indptr, indices, data, int(dimension))
+
+
+def _signs(labels: Array, path: Path) -> Array:
+    """Map -1/+1 or 0/1 to -1 and +1."""
+    values = sorted(set(np.unique(labels).tolist()))
+    if not (set(values) <= {-1.0, 1.0} or set(values) <= {0.0, 1.0}):
+        shown = ", ".join(f"{value:g}" for value in values[:4]) + (", ..." if len(values) > 4 else "")
+        raise DataError(
+            f"{path}: the class labels of a shard must be -1/+1 or 0/1, found {shown}: recode them, "
+            "or use --loss squared for real labels"
+        )
+    return np.where(labels == 1.0, 1.0, -1.0)

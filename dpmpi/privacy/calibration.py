@@ -1,0 +1,124 @@
+"""From a target (epsilon, delta) to noise, and to a batch size.
+
+Per rank, as shards differ in size. The noise is the smallest whose certified epsilon stays within the target:
+
+    scale* = min { scale : certified_epsilon(releases at that scale, delta) <= epsilon }                (1)
+
+found in closed form for Gaussian noise on all records, sensitivity sqrt(T) / mu(epsilon, delta), and elsewhere by a
+search on log scale. Poisson batches cost at most 1% more noise than all records do once they hold
+
+    b* = 1.5 q mu(epsilon, delta) / sqrt(T)                                                             (2)
+
+of the q records in expectation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from dpmpi.core import Sampling
+from dpmpi.errors import ConfigError
+from dpmpi.privacy.accountants import certified_epsilon, gdp_mu
+from dpmpi.privacy.events import Noise, ReleaseEvent
+
+_TIGHT = 0.995  # the search ends when the certified epsilon is above this fraction of the target
+
+
+def _round_up(x: float) -> float:
+    """Return a number of six digits that exceeds `x` by a billionth at least: sums over rounds may be rounded too."""
+    exponent = math.floor(math.log10(x)) - 5
+    return float(f"{math.ceil(x * (1 + 1e-9) / 10.0**exponent)}e{exponent}")
+
+
+def _check_target(releases: int, epsilon: float, delta: float) -> None:
+    if releases < 1:
+        raise ConfigError(f"the number of releases must be at least 1, found {releases}")
+    if not 0 < epsilon < math.inf:
+        raise ConfigError(f"epsilon must be positive and finite, found {epsilon}")
+    if not 0 <= delta < 1:
+        raise ConfigError(f"delta must be in [0, 1), found {delta}")
+
+
+def calibrate(
+    kind: Noise,
+    sensitivity: float,
+    sampling: Sampling,
+    releases: int,
+    epsilon: float,
+    delta: float,
+    cache: Path | None = None,
+) -> float:
+    """Return the smallest noise scale (1), rounded up; `kind`, `sensitivity`, `sampling` as in `ReleaseEvent`."""
+    _check_target(releases, epsilon, delta)
+    if kind == "none":
+        raise ConfigError("noise 'none' cannot be calibrated: choose a kind of noise, or leave epsilon and delta out")
+    if not 0 < sensitivity < math.inf:
+        raise ConfigError(f"the sensitivity must be positive and finite, found {sensitivity}")
+    if delta == 0 and kind in ("gaussian", "discrete-gaussian"):
+        raise ConfigError(f"{kind} noise needs delta > 0, found 0: choose a delta, or laplace noise")
+    rate = 1.0 if sampling.kind == "full" else sampling.rate
+    ever = -math.expm1(releases * math.log1p(-rate)) if rate < 1 else 1.0
+    if ever <= delta:
+        raise ConfigError(
+            f"delta {delta:g} certifies no noise at all: a record takes part in any of {releases} releases with "
+            f"probability {ever:.3g} only; choose a delta below 1/records = {1 / sampling.records:.3g}"
+        )
+    mu = gdp_mu(epsilon, delta)
+    if kind == "gaussian" and rate == 1:
+        return _round_up(sensitivity * math.sqrt(releases) / mu)
+
+    def cost(scale: float) -> float:
+        return certified_epsilon({ReleaseEvent(kind, scale, sensitivity, sampling): releases}, delta, cache)
+
+    pure = sensitivity * releases / epsilon
+    guess = sensitivity * rate * math.sqrt(releases) / mu if delta > 0 else pure
+    if kind in ("laplace", "spherical-laplace"):
+        guess = min(guess, pure)
+    return _search(cost, guess, epsilon)
+
+
+def _search(cost: Callable[[float], float], guess: float, epsilon: float) -> float:
+    """Return the smallest scale of six digits with cost <= epsilon, or one whose cost is within half a percent."""
+    scale = _round_up(guess)
+    spent = cost(scale)
+    low, high = (scale, math.inf) if spent > epsilon else (0.0, scale)
+    costs = {scale: spent}
+    step = 1.05
+    while low == 0 or high == math.inf:  # steps grow, so that a guess off by orders of magnitude costs little
+        scale = _round_up(low * step) if high == math.inf else _round_up(high / step)
+        if not 1e-200 < scale < 1e200:
+            raise ConfigError(f"no scale of noise reaches epsilon {epsilon:g}: choose a larger epsilon or delta")
+        costs[scale] = cost(scale)
+        low, high = (scale, high) if costs[scale] > epsilon else (low, scale)
+        step = min(step * step, 1e6)
+    turn = 0
+    while costs[high] <= _TIGHT * epsilon and high / low > 1 + 1e-5:
+        share = 0.5
+        if turn % 3 < 2 and 0 < costs[high] and costs[low] < math.inf:  # cost is close to a power of scale
+            share = math.log(costs[low] / (0.998 * epsilon)) / math.log(costs[low] / costs[high])
+        turn += 1
+        scale = _round_up(low * (high / low) ** min(max(share, 0.02), 0.98))
+        if not low < scale < high:
+            break
+        costs[scale] = cost(scale)
+        low, high = (scale, high) if costs[scale] > epsilon else (low, scale)
+    return high
+
+
+def auto_batch(records: int, releases: int, epsilon: float, delta: float) -> int:
+    """Return b* of equation (2), rounded up; `records`, that is the full batch, where it would exceed them."""
+    _check_target(releases, epsilon, delta)
+    if records < 1:
+        raise ConfigError(f"the number of records must be at least 1, found {records}")
+    return max(1, min(records, math.ceil(1.5 * records * gdp_mu(epsilon, delta) / math.sqrt(releases))))
+
+
+def check_delta(delta: float, records: int, allow_large: bool = False) -> None:
+    """Refuse a delta that permits publishing a record outright: `delta` >= 1/`records`, unless it is allowed."""
+    if delta >= 1 / records and not allow_large:
+        raise ConfigError(
+            f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing one record at random would "
+            "satisfy it; choose a smaller delta, or allow a large one explicitly"
+        )

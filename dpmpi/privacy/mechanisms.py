@@ -1,0 +1,136 @@
+"""Mechanisms: what is added to a query's value, and the event that says so.
+
+`sigma` is the standard deviation of the noise in each coordinate, for every kind. With b the scale of an event,
+
+    gaussian            sigma = the event's scale                                                            (1)
+    laplace             density ~ exp(-|x|_1 / b),   sigma = sqrt(2) b                                       (2)
+    spherical-laplace   density ~ exp(-|x|_2 / b),   sigma = sqrt(m + 1) b                                   (3)
+
+(3) because the radius has law Gamma(m, b), so that E|x|^2 / m = b^2 (m + 1).
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpmpi.core import Array, Query, Sampling
+from dpmpi.errors import ConfigError
+from dpmpi.privacy.events import Noise, ReleaseEvent
+from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, SphericalLaplaceNoise
+from dpmpi.rng import PrivateStream
+
+
+class NoNoise:
+    """Releases the value as it is. Its event costs infinity."""
+
+    __slots__ = ("sigma",)
+
+    def __init__(self) -> None:
+        self.sigma = 0.0
+
+    def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
+        """Return the event of a release without noise."""
+        return ReleaseEvent("none", 0.0, query.sensitivity, query.sampling)
+
+    def perturb(self, value: Array, scale: float = 1.0) -> None:
+        """Leave `value` as it is."""
+
+    def prepare(self) -> None:
+        """Draw nothing."""
+
+
+class NoiseMechanism:
+    """Adds noise of scale `b * scale`, and says so in events of the same b."""
+
+    __slots__ = ("_event", "_key", "_ratio", "b", "kind", "noise", "sigma")
+
+    def __init__(self, kind: Noise, sigma: float, noise: GridNoise, b: float, ratio: float = 1.0) -> None:
+        if not 0.0 < sigma < math.inf:
+            raise ConfigError(f"{kind} noise needs a sigma above 0, got {sigma!r}; for a run without noise use 'none'")
+        self.kind: Noise = kind
+        self.sigma = sigma
+        self.noise = noise
+        self.b = b
+        self._ratio = ratio
+        self._key: tuple[float, float, Sampling] | None = None
+        self._event: ReleaseEvent
+
+    def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
+        """Return what releasing `query` under noise of scale `b * scale` does; the last event is kept."""
+        key = (scale, query.sensitivity, query.sampling)
+        if key != self._key:  # rounds repeat the same query, and a tuple compares by identity first
+            self._event = ReleaseEvent(self.kind, self.b * scale, self._ratio * query.sensitivity, query.sampling)
+            self._key = key
+        return self._event
+
+    def perturb(self, value: Array, scale: float = 1.0) -> None:
+        """Add the noise to `value`, in place."""
+        self.noise.add(value, self.b * scale)
+
+    def prepare(self) -> None:
+        """Draw the noise of the next `perturb`."""
+        self.noise.prepare()
+
+
+class GaussianMechanism(NoiseMechanism):
+    """Adds independent normals, by (1)."""
+
+    __slots__ = ()
+
+    def __init__(self, sigma: float, noise: GaussianNoise) -> None:
+        super().__init__("gaussian", sigma, noise, sigma)
+
+
+class LaplaceMechanism(NoiseMechanism):
+    """Adds independent Laplace draws, by (2).
+
+    Its cost is in L1: the L1 distance of two values is at most `l1_ratio` times their L2 distance. The default,
+    sqrt(m), holds for all vectors; where at most k coordinates can differ, sqrt(k) does.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, sigma: float, noise: LaplaceNoise, l1_ratio: float | None = None) -> None:
+        ratio = math.sqrt(noise.dimension) if l1_ratio is None else l1_ratio
+        if not 1.0 <= ratio < math.inf:
+            raise ConfigError(f"the ratio of L1 to L2 sensitivity is at least 1, got {l1_ratio!r}; use sqrt(m)")
+        super().__init__("laplace", sigma, noise, sigma / math.sqrt(2.0), ratio)
+
+
+class SphericalLaplaceMechanism(NoiseMechanism):
+    """Adds a vector of density ~ exp(-|x|_2 / b), by (3)."""
+
+    __slots__ = ()
+
+    def __init__(self, sigma: float, noise: SphericalLaplaceNoise) -> None:
+        super().__init__("spherical-laplace", sigma, noise, sigma / math.sqrt(noise.dimension + 1.0))
+
+
+class DeafMechanism(GaussianMechanism):
+    """Releases Gaussian noise instead of the value: for the check that nothing but releases carries data."""
+
+    __slots__ = ()
+
+    def __init__(self, sigma: float, stream: PrivateStream, dimension: int) -> None:
+        super().__init__(sigma, GaussianNoise(stream, dimension))
+
+    def perturb(self, value: Array, scale: float = 1.0) -> None:
+        """Overwrite `value` with noise."""
+        value.fill(0.0)
+        super().perturb(value, scale)
+
+
+def make_mechanism(kind: str, sigma: float, key: bytes, dimension: int) -> NoNoise | NoiseMechanism:
+    """Return the mechanism of this name, drawing from the rank's own key."""
+    if kind == "none":
+        if sigma != 0.0:
+            raise ConfigError(f"mechanism 'none' adds no noise, got sigma {sigma!r}; choose gaussian or set it to 0")
+        return NoNoise()
+    stream = PrivateStream(key, "noise")
+    if kind == "gaussian":
+        return GaussianMechanism(sigma, GaussianNoise(stream, dimension))
+    if kind == "laplace":
+        return LaplaceMechanism(sigma, LaplaceNoise(stream, dimension))
+    if kind == "spherical-laplace":
+        return SphericalLaplaceMechanism(sigma, SphericalLaplaceNoise(stream, dimension))
+    raise ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, got {kind!r}")

@@ -1,0 +1,177 @@
+"""Train: `mpirun -n RANKS python -m dpmpi.run ...`, or `--loopback N` in one process."""
+
+from __future__ import annotations
+
+import os
+
+# One thread per rank: ranks are what fills the cores, and the bits of a product must not depend on how many there are.
+# This must be said before numpy is imported.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import json
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dpmpi.assembly import Job, agreed, assemble
+from dpmpi.config import Config, parse
+from dpmpi.core import Transport
+from dpmpi.errors import DpmpiError
+from dpmpi.evaluation import Evaluation, Evaluator
+from dpmpi.progress import Progress
+from dpmpi.rundir import Metrics, RunDirectory
+from dpmpi.summary import rank_record, summarise, table
+from dpmpi.transport.mpi import launched_as, open_world
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    rank, _ = launched_as(os.environ)
+    try:
+        config = parse(sys.argv[1:] if argv is None else argv)
+        transport = open_transport(config)
+    except DpmpiError as error:
+        return _refuse(error, rank == 0)
+    with ExitStack() as stack:
+        try:
+            directory = make_directory(config, transport)
+            job = assemble(config, transport, directory.ledger, stack)
+        except DpmpiError as error:
+            return _refuse(error, 0 in transport.ranks)
+        except BaseException as error:
+            return _end_all(transport, error, 0)
+        try:
+            return train(job, directory)
+        except BaseException as error:
+            return _end_all(transport, error, max(seat.agent.round for seat in job.engine.seats))
+
+
+def open_transport(config: Config) -> Transport:
+    """Return the loopback transport if asked for, else MPI's."""
+    if config.loopback is not None:
+        from dpmpi.transport.loopback import LoopbackTransport  # noqa: PLC0415 - not under mpirun
+
+        return LoopbackTransport(config.loopback)
+    return open_world(config.deadline)
+
+
+def make_directory(config: Config, transport: Transport) -> RunDirectory:
+    """Make the run directory on the first rank; every rank gets the same path."""
+    name = config.out or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory = RunDirectory(Path(transport.collect([name] * len(transport.ranks))[0]))
+
+    def create() -> None:
+        if 0 in transport.ranks:
+            kept = directory.create()
+            if kept is not None:
+                _say(f"{directory.path} was there: kept as {kept}")
+            directory.write_text("config.toml", config.to_toml())
+
+    agreed(transport, create)
+    return directory
+
+
+def train(job: Job, directory: RunDirectory) -> int:
+    """Run all rounds, evaluate now and then, write the results; all processes call this together."""
+    config, engine, first = job.config, job.engine, 0 in job.meter.ranks
+    signal.signal(signal.SIGTERM, _stop)
+    evaluator = Evaluator(engine, job.shards, job.penalty, classify=config.loss != "squared")
+    optimum = None
+    if config.reference:
+        from dpmpi.reference import find_optimum  # noqa: PLC0415 - brings scipy
+
+        shards = [(shard.rows, shard.labels) for shard in job.shards]
+        optimum = find_optimum(shards, job.meter.size, job.loss, job.penalty, job.dimension, job.meter.total)
+    stops = list(range(job.evaluate_every, config.rounds, job.evaluate_every)) if job.evaluate_every else []
+    evaluation: Evaluation | None = None
+    begin, training = time.perf_counter(), 0.0
+    with ExitStack() as stack:
+        metrics = [stack.enter_context(Metrics(directory.metrics(rank))) for rank in job.meter.ranks]
+        progress = stack.enter_context(Progress(config.rounds, shown=first))
+        for stop in [*stops, config.rounds]:
+            since = time.perf_counter()
+            for last in progress.pieces(engine.completed, stop):
+                engine.advance(last)
+                progress.update(last)
+            training += time.perf_counter() - since
+            if job.evaluate_every:
+                evaluation = evaluator.evaluate()
+                progress.note(evaluation, None if optimum is None else optimum.value)
+                for rank, file in zip(job.meter.ranks, metrics, strict=True):
+                    file.write(**_metrics(job, rank, evaluation, time.perf_counter() - begin))
+    wall = time.perf_counter() - begin
+    for ledger in job.ledgers:
+        ledger.close()
+    records = [rank_record(job, seat, ledger, training) for seat, ledger in zip(engine.seats, job.ledgers, strict=True)]
+    everyone = [json.loads(text) for text in job.meter.collect([json.dumps(record) for record in records])]
+    x, models = evaluator.mean_model()
+    rows = job.meter.gather(_stacked(models))
+    if first and rows is not None:
+        summary = summarise(job, everyone, evaluation, optimum, wall)
+        directory.write_model(x, rows, config.algorithm, config.digest())
+        directory.write_summary(summary)
+        _say(table(summary, directory.path))
+    return 0
+
+
+def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dict[str, Any]:
+    traffic = job.meter.traffic(rank).values()
+    return {
+        "round": evaluation.round, "objective": evaluation.objective, "accuracy": evaluation.accuracy,
+        "consensus_error": evaluation.consensus_error, "bytes": sum(t.bytes_sent for t in traffic),
+        "messages": sum(t.messages_sent for t in traffic), "seconds": round(seconds, 6), "epsilon": None,
+    }  # fmt: skip
+
+
+def _stacked(models: Sequence[Any]) -> Any:
+    """Return the one model as it is (MPI), or all of them as a matrix (loopback)."""
+    import numpy as np  # noqa: PLC0415 - after the thread count
+
+    return models[0] if len(models) == 1 else np.stack(models)
+
+
+def _refuse(error: DpmpiError, speaker: bool) -> int:
+    if speaker:
+        _say(f"dpmpi: {error}", sys.stderr)
+    return error.exit_code
+
+
+def _end_all(transport: Transport, error: BaseException, round_: int) -> int:
+    """Say which rank failed, in which round and why, and end every rank."""
+    code = error.exit_code if isinstance(error, DpmpiError) else 1
+    where = f"rank {transport.ranks[0]}" if len(transport.ranks) == 1 else "loopback"
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        code, what = INTERRUPTED, "interrupted"
+        if transport.ranks[0] != 0:
+            os._exit(code)
+    else:
+        what = f"{type(error).__name__}: {error}" if not isinstance(error, DpmpiError) else str(error)
+        if os.environ.get("DPMPI_TRACEBACK"):
+            traceback.print_exception(error)
+    _say(f"dpmpi: {where}, round {round_}: {what}", sys.stderr)
+    abort = getattr(transport, "abort", None)
+    if abort is not None:
+        abort(code)
+    return code
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    """End as on Ctrl-C: a launcher that is interrupted sends its ranks SIGTERM."""
+    raise KeyboardInterrupt
+
+
+def _say(text: str, stream: Any = None) -> None:
+    print(text, file=stream or sys.stdout, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The run directory: what a run leaves behind, and where.
+
+    config.toml             the whole effective configuration
+    summary.json            the result; its names are a contract
+    ledger/rank-003.jsonl   what rank 3 released, see dpmpi.privacy.ledger
+    metrics/rank-003.jsonl  one line per evaluation
+    model.npz               x (mean over ranks), x_rank, algorithm, config
+
+Files are written to a temporary name first and renamed, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.errors import ConfigError
+
+
+class RunDirectory:
+    """The paths of a run, and how its files are written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self) -> Path | None:
+        """Make the directory. A run that is already there is kept under the name PATH.1, PATH.2 ...; return which."""
+        kept: Path | None = None
+        try:
+            if self.path.exists():
+                names = (self.path.with_name(f"{self.path.name}.{number}") for number in count(1))
+                kept = next(name for name in names if not name.exists())
+                self.path.rename(kept)
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the run directory {self.path}: {error.strerror}") from error
+        return kept
+
+    def ledger(self, rank: int) -> Path:
+        """Return the path of a rank's ledger."""
+        return self.path / "ledger" / f"rank-{rank:03d}.jsonl"
+
+    def metrics(self, rank: int) -> Path:
+        """Return the path of a rank's metrics."""
+        return self.path / "metrics" / f"rank-{rank:03d}.jsonl"
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a small file."""
+        temporary = self.path / f".{name}.part"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self.path / name)
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write summary.json."""
+        self.write_text("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+
+    def write_model(self, x: Array, x_rank: Array, algorithm: str, config: str) -> None:
+        """Write model.npz."""
+        temporary = self.path / ".model.npz.part"
+        with temporary.open("wb") as file:
+            np.savez(file, x=x, x_rank=x_rank, algorithm=np.array(algorithm), config=np.array(config))
+        temporary.replace(self.path / "model.npz")
+
+
+class Metrics:
+    """One rank's metrics file: a JSON object per line, flushed at once so that it can be followed."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="utf-8")
+
+    def write(self, **values: Any) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(values, allow_nan=False) + os.linesep)
+        self._file.flush()
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()

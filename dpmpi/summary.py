@@ -1,0 +1,132 @@
+"""The result of a run: what summary.json holds and what the terminal shows. The names are a contract."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpmpi import __version__
+from dpmpi.assembly import Job, is_private
+from dpmpi.engine import Seat
+from dpmpi.evaluation import Evaluation
+from dpmpi.planning import spent_epsilon
+from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.ledger import Ledger
+from dpmpi.reference import Optimum
+
+
+def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -> dict[str, Any]:
+    """Return what one rank reports, JSON-ready; `spending` is for the accountant and does not reach the summary."""
+    rank = seat.agent.rank
+    peers = job.meter.traffic(rank)
+    wait = sum(t.wait_seconds for t in peers.values())
+    unit = 1024 if sys.platform == "linux" else 1  # ru_maxrss counts kilobytes on Linux, bytes on macOS
+    return {
+        "rank": rank,
+        "samples": seat.agent.problem.records,
+        "active_rounds": seat.agent.active_rounds,
+        "messages_sent": sum(t.messages_sent for t in peers.values()),
+        "payload_bytes_sent": sum(t.payload_bytes_sent for t in peers.values()),
+        "bytes_sent": sum(t.bytes_sent for t in peers.values()),
+        "bytes_received": sum(t.bytes_received for t in peers.values()),
+        "wait_seconds": round(wait, 6),
+        "compute_seconds": round(max(training_seconds - wait, 0.0), 6),
+        "training_seconds": round(training_seconds, 6),
+        "sigma": job.sigmas[rank] or None,
+        "max_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1),
+        "neighbours": {
+            str(peer): {
+                "messages_sent": t.messages_sent, "bytes_sent": t.bytes_sent, "bytes_received": t.bytes_received,
+                "wait_seconds": round(t.wait_seconds, 6),
+            }
+            for peer, t in peers.items()
+        },
+        "spending": [[event.to_dict(), count] for event, count in ledger.spending().items()],
+    }  # fmt: skip
+
+
+def summarise(
+    job: Job, ranks: Sequence[dict[str, Any]], evaluation: Evaluation | None, optimum: Optimum | None, wall: float
+) -> dict[str, Any]:
+    """Return summary.json: the figures of the whole run, null where one does not apply."""
+    config, private = job.config, is_private(job.config, job.sigmas)
+    for record in ranks:
+        spending = {ReleaseEvent.from_dict(event): count for event, count in record.pop("spending")}
+        record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
+    epsilons = [record["epsilon"] for record in ranks]
+    best = None if optimum is None else optimum.value
+    training = max(record["training_seconds"] for record in ranks)
+    graph = job.schedule.graph
+    return {
+        "dpmpi": __version__,
+        "algorithm": config.algorithm,
+        "ranks": len(ranks),
+        "rounds": config.rounds,
+        "dimension": job.dimension,
+        "graph": {"name": graph.name, "edges": len(graph.edges), "beta": job.schedule.beta()},
+        "objective": None if evaluation is None else evaluation.objective,
+        "optimum": best,
+        "optimum_gap": None if optimum is None else optimum.gap,
+        "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
+        "accuracy": None if evaluation is None else evaluation.accuracy,
+        "consensus_error": None if evaluation is None else evaluation.consensus_error,
+        "wall_seconds": wall,
+        "rounds_per_second": config.rounds / training,
+        "privacy": {
+            "private": private,
+            "calibration": config.calibration if config.epsilon is not None else None,
+            "adversary": "wire",
+            "delta": config.delta,
+            "epsilon": None if None in epsilons else max(epsilons),
+            "epsilon_theorem": config.epsilon if config.calibration == "theorem" else None,
+            "budget": config.epsilon,
+            "evaluation_outside_guarantee": job.evaluate_every > 0,
+            "insecure_noise": config.insecure_noise_seed is not None,
+        },
+        "communication": {
+            "messages": sum(record["messages_sent"] for record in ranks),
+            "bytes": sum(record["bytes_sent"] for record in ranks),
+            "payload_bytes": sum(record["payload_bytes_sent"] for record in ranks),
+        },
+        "per_rank": list(ranks),
+    }
+
+
+def table(summary: dict[str, Any], directory: Path) -> str:
+    """Return the one table that a run ends with."""
+    privacy, communication = summary["privacy"], summary["communication"]
+    rows = [
+        ("objective", _number(summary["objective"], ".6g")),
+        ("suboptimality", _number(summary["suboptimality"], ".3e")),
+        ("accuracy", _number(summary["accuracy"], ".4f")),
+        ("consensus error", _number(summary["consensus_error"], ".3e")),
+        ("privacy", _privacy(privacy)),
+        ("messages", f"{communication['messages']:,}"),
+        ("bytes", f"{communication['bytes']:,}"),
+        ("seconds", f"{summary['wall_seconds']:.2f} ({summary['rounds_per_second']:.0f} rounds/s)"),
+        ("results", str(directory)),
+    ]
+    title = (
+        f"{summary['algorithm']}, {summary['ranks']} ranks, {summary['graph']['name']}, {summary['rounds']} rounds, "
+        f"dimension {summary['dimension']}"
+    )
+    lines = [f"  {name:<16} {value}" for name, value in rows if value is not None]
+    return "\n".join([title, *lines])
+
+
+def _number(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
+
+
+def _privacy(privacy: dict[str, Any]) -> str:
+    if privacy["insecure_noise"]:
+        return "NOT PRIVATE: repeatable noise (--insecure-noise-seed)"
+    if not privacy["private"]:
+        return "NOT PRIVATE: no noise (--epsilon or --noise adds it)"
+    text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
+    if privacy["epsilon_theorem"] is not None:
+        text += f" (the paper's theorem claims {privacy['epsilon_theorem']:g}; do not rely on it)"
+    return text + ("; evaluation is outside of it" if privacy["evaluation_outside_guarantee"] else "")
