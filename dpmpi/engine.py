@@ -79,9 +79,10 @@ class Engine:
             one, channel = waiting.popleft()
             if channel is not None and not self.transport.done(channel):
                 idle += 1
-                if idle > len(waiting):
-                    self.transport.wait(channel)  # nobody can go on: says who is missing
                 waiting.append((one, channel))
+                if idle == len(waiting):  # nobody can go on: the one furthest behind says who is missing
+                    channels = [stuck for _, stuck in waiting if stuck is not None]
+                    self.transport.wait(min(channels, key=lambda stuck: (stuck.round, stuck.hop)))
                 continue
             idle = 0
             channel = next(one, None)

@@ -117,8 +117,7 @@ class Csr:
         self.indptr: Positions = np.ascontiguousarray(indptr, dtype=np.intp)
         self.indices: Positions = np.ascontiguousarray(indices, dtype=np.intp)
         self.data: Array = np.ascontiguousarray(data, dtype=np.float64)
-        self.dimension = int(dimension)
-        self.count = len(self.indptr) - 1
+        self.count, self.dimension = len(self.indptr) - 1, int(dimension)
         self._blocks: list[tuple[int, int]] | None = None
         self._norms: Array | None = None
         self._work: Array | None = None

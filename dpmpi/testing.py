@@ -24,6 +24,7 @@ from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES
 from dpmpi.penalties import Regulariser
 from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.mechanisms import DeafMechanism, NoNoise
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, insecure_key
 from dpmpi.rows import Dense
@@ -32,42 +33,6 @@ from dpmpi.transport.loopback import LoopbackTransport
 
 Records = tuple[Rows, Array]
 MakeMechanism = Callable[[int, int], Mechanism]
-
-
-class Deaf:
-    """A mechanism that does not listen: what it returns is noise alone, whatever the query's value is."""
-
-    sigma = 1.0
-
-    def __init__(self, rank: int) -> None:
-        self._generator = np.random.default_rng(rank)
-
-    def event(self, query: Query, scale: float = 1.0) -> Event:
-        """Return a free event."""
-        return ReleaseEvent("gaussian", 1.0, query.sensitivity, query.sampling)
-
-    def perturb(self, value: Array, scale: float = 1.0) -> None:
-        """Overwrite the value."""
-        value[:] = 0.1 * scale * self._generator.standard_normal(value.size)
-
-    def prepare(self) -> None:
-        """Draw nothing ahead."""
-
-
-class Silent:
-    """A mechanism that adds nothing: for comparisons with a dense reference."""
-
-    sigma = 0.0
-
-    def event(self, query: Query, scale: float = 1.0) -> Event:
-        """Return an event without noise."""
-        return ReleaseEvent("none", 0.0, query.sensitivity, query.sampling)
-
-    def perturb(self, value: Array, scale: float = 1.0) -> None:
-        """Leave the value as it is."""
-
-    def prepare(self) -> None:
-        """Draw nothing ahead."""
 
 
 @dataclass
@@ -108,7 +73,7 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     penalty: Regulariser = Regulariser(l2=0.01),  # noqa: B008 - frozen
     batch: str = "full",
     lipschitz: float = 1.0,
-    mechanism: MakeMechanism = lambda rank, dimension: Silent(),
+    mechanism: MakeMechanism = lambda rank, dimension: NoNoise(),
     seed: int = 0,
     tap: Callable[[Transport], Any] | None = None,
 ) -> Engine:
@@ -144,6 +109,11 @@ def random_shards(n: int, records: int, dimension: int, seed: int) -> list[Recor
     return shards
 
 
+def deaf(rank: int, dimension: int) -> DeafMechanism:
+    """Return a mechanism whose output ignores its query: noise alone."""
+    return DeafMechanism(0.1, PrivateStream(insecure_key(0, rank), "noise"), dimension)
+
+
 def check_no_leak(
     make: Callable[[], Algorithm[Any]], *, n: int = 5, rounds: int = 12, batch: str = "full", loss: str = "hinge"
 ) -> None:
@@ -161,7 +131,7 @@ def check_no_leak(
             return taps[0]
 
         shards = random_shards(n, 30, 7, seed)
-        simulate(make(), shards, rounds, batch=batch, loss=loss, mechanism=lambda rank, _: Deaf(rank), tap=tap)
+        simulate(make(), shards, rounds, batch=batch, loss=loss, mechanism=deaf, tap=tap)
         return sorted(taps[0].heard)
 
     first, second = wire(1), wire(2)
@@ -199,17 +169,15 @@ def check_sensitivity(
         shards[victim] = (Dense(X), y)
         asked: list[tuple[Array, float]] = []
 
-        class Listening(Deaf):
-            def perturb(self, value: Array, scale: float = 1.0) -> None:
-                asked.append((value.copy(), self._sensitivity))
-                super().perturb(value, scale)
 
-            def event(self, query: Query, scale: float = 1.0) -> Event:
-                self._sensitivity = query.sensitivity
+        class Listening(DeafMechanism):
+            def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
+                asked.append((query.value.copy(), query.sensitivity))
                 return super().event(query, scale)
 
         def mechanism(rank: int, dimension: int) -> Mechanism:
-            return Listening(rank) if rank == victim else Deaf(rank)
+            stream = PrivateStream(insecure_key(0, rank), "noise")
+            return (Listening if rank == victim else DeafMechanism)(0.1, stream, dimension)
 
         simulate(make(), shards, rounds, batch=batch, loss=loss, lipschitz=lipschitz, mechanism=mechanism)
         return asked

@@ -121,7 +121,7 @@ def test_sensitivity_finds_the_understated():
 
 
 def test_an_exchange_takes_nothing_but_releases():
-    with pytest.raises(LeakError, match="agent.release"):
+    with pytest.raises(LeakError, match=r"agent\.release"):
         Mix(np.zeros(3))
 
 

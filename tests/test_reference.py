@@ -29,12 +29,12 @@ PENALTIES = {
     "l2": Regulariser(l2=0.01),
     "l1": Regulariser(l1=0.01),
     "elastic": Regulariser(l1=0.01, l2=0.02),
-    "box": Regulariser(box=0.5),
-    "l2 box": Regulariser(l2=0.01, box=0.5),
-    "elastic box": Regulariser(l1=0.01, l2=0.01, box=0.5),
-    "ball": Regulariser(ball=0.8),
-    "l2 ball": Regulariser(l2=0.01, ball=0.8),
-    "l1 ball": Regulariser(l1=0.01, ball=0.8),
+    "box": Regulariser(box=1.2),
+    "l2 box": Regulariser(l2=0.01, box=1.2),
+    "elastic box": Regulariser(l1=0.01, l2=0.01, box=1.2),
+    "ball": Regulariser(ball=2.5),
+    "l2 ball": Regulariser(l2=0.01, ball=2.5),
+    "l1 ball": Regulariser(l1=0.01, ball=2.5),
 }
 
 
@@ -299,9 +299,18 @@ def test_sparse_rows_give_the_same_optimum(loss: str) -> None:
 # --- cost and manners -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("loss", "passes"), [("hinge", 400), ("logistic", 50), ("squared", 50)])
-def test_reaches_the_target_in_few_passes(loss: str, passes: int) -> None:
-    data, penalty = Data(13, sizes=(100,) * 20, dimension=100), Regulariser(l2=5e-4)
+@pytest.mark.parametrize(
+    ("loss", "ball", "passes"),
+    [
+        ("hinge", None, 400),
+        ("logistic", None, 50),
+        ("squared", None, 50),
+        ("hinge", 10.0, 600),
+        ("logistic", 10.0, 100),
+    ],
+)
+def test_reaches_the_target_in_few_passes(loss: str, ball: float | None, passes: int) -> None:
+    data, penalty = Data(13, sizes=(100,) * 20, dimension=100), Regulariser(l2=5e-4, ball=ball)
     found = data.solve(loss, penalty, Limits(passes=passes))
     start = data.value(loss, penalty, np.zeros(100))
     assert found.gap is not None

@@ -10,14 +10,18 @@ Gaussian noise on all records is exact and needs two `erfc`: n releases compose 
 Everything else is composed as privacy loss distributions by `dp_accounting`. Poisson batches of Gaussian noise are its
 own REPLACE_ONE pair (1-s) N(0) + s N(+-1/2): it takes the noise multiplier of ONE record's norm and doubles the
 sensitivity itself, so that it must be given 2 z. The others are given by a profile. If delta_M is the profile of
-the mechanism on all records, drawing records at rate s (a fixed number of them, or Poisson) is dominated by
+the mechanism on all records, drawing records at rate s (a fixed number without replacement, or Poisson) has at most
 
     delta(eps) = s delta_M( log(1 + (e^eps - 1)/s) ),          eps >= 0                                (2)
     delta(eps) = 1 - e^eps + e^eps delta(-eps),                eps < 0                                 (3)
 
-(Balle, Barthe, Gaboardi 2018, Theorems 2, 8, 9; Zhu, Dong, Wang 2022, Prop. 17), with delta_M from (1) at mu = 1/z,
-    Laplace:            delta_M(eps) = (1 - e^((eps - 1/z)/2))+     (one coordinate holds the whole L1 shift)  (4)
-    any pure 1/z-DP:    delta_M(eps) = (e^(1/z) - e^eps)+ / (1 + e^(1/z))                                      (5)
+because the outputs p, q with either record in the batch and r with neither are within one replacement of each other
+(Balle, Barthe, Gaboardi 2018, advanced joint convexity; Zhu, Dong, Wang 2022 for the composition). delta_M is (1)
+with mu = 1/z or, as an L1 shift is worst in one coordinate,
+
+    Laplace:                delta_M(eps) = (1 - e^((eps - 1/z)/2))+                                    (4)
+    any pure 1/z-DP:        delta_M(eps) = (e^(1/z) - e^eps)+ / (1 + e^(1/z))                          (5)
+
 A profile is turned into a discrete loss distribution by connecting its dots (Doroshenko et al. 2022): linear
 interpolation in e^eps lies above the convex truth, so that what comes out is an upper bound.
 
@@ -324,7 +328,7 @@ def _needs_integers(groups: tuple[_Group, ...]) -> bool:
 
 
 def _price(orders: Array, delta: float) -> Array:
-    """Return what the conversion to (eps, delta) adds to a Renyi divergence (Canonne, Kamath, Steinke 2020, Prop. 12)."""
+    """Return what eps at `delta` adds to the Renyi divergence (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     return np.asarray(np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))
 
 

@@ -96,7 +96,7 @@ def _search(cost: Callable[[float], float], guess: float, epsilon: float) -> flo
     turn = 0
     while costs[high] <= _TIGHT * epsilon and high / low > 1 + 1e-5:
         share = 0.5
-        if turn % 3 < 2 and 0 < costs[high] and costs[low] < math.inf:  # cost is close to a power of scale
+        if turn % 3 < 2 and costs[high] > 0 and costs[low] < math.inf:  # cost is close to a power of scale
             share = math.log(costs[low] / (0.998 * epsilon)) / math.log(costs[low] / costs[high])
         turn += 1
         scale = _round_up(low * (high / low) ** min(max(share, 0.02), 0.98))
@@ -119,6 +119,6 @@ def check_delta(delta: float, records: int, allow_large: bool = False) -> None:
     """Refuse a delta that permits publishing a record outright: `delta` >= 1/`records`, unless it is allowed."""
     if delta >= 1 / records and not allow_large:
         raise ConfigError(
-            f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing one record at random would "
-            "satisfy it; choose a smaller delta, or allow a large one explicitly"
+            f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing a random record would satisfy "
+            "it; choose a smaller delta, or allow a large one explicitly"
         )

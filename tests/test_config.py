@@ -1,0 +1,88 @@
+import pytest
+
+from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
+from dpmpi.config import Config, parse
+from dpmpi.errors import ConfigError
+
+
+def test_flags_win_over_the_file(tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text('rounds = 7\nsample-edges = 2\nalgorithm = "sampled-dda"\ngamma = 3\n')
+    config = parse(["--config", str(file), "--rounds", "9"])
+    assert (config.rounds, config.sample_edges, config.make_algorithm().gamma) == (9, 2, 3.0)
+
+
+def test_the_effective_configuration_repeats_the_run(tmp_path):
+    flags = "--algorithm dda --gamma 0.5 --rounds 11 --noise 0.1 --no-normalize --domain ball:2"
+    config = parse(flags.split())
+    file = tmp_path / "config.toml"
+    file.write_text(config.to_toml())
+    again = parse(["--config", str(file)])
+    assert again.to_toml() == config.to_toml()
+    assert again.digest() == config.digest()
+    assert again.make_algorithm() == config.make_algorithm() == ConventionalDualAveraging(gamma=0.5)
+
+
+def test_the_digest_ignores_where_but_not_what():
+    base = parse([])
+    assert parse(["--out", "elsewhere", "--deadline", "5"]).digest() == base.digest()
+    assert parse(["--rounds", "3"]).digest() != base.digest()
+    assert parse(["--gamma", "3"]).digest() != base.digest()
+
+
+def test_hyperparameters_reach_the_algorithm():
+    assert parse(["--gamma", "2", "--weighting", "constant"]).make_algorithm() == DualAveraging("constant", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--rounds 0", "--rounds must be at least 1, got 0"),
+        ("--rounds many", "invalid int value: 'many'"),
+        ("--epsilon -1", "--epsilon must be greater than 0, got -1"),
+        ("--delta 1", "--delta must be less than 1"),
+        ("--epsilon 1 --noise 1", "not both"),
+        ("--noise nan", "finite"),
+        ("--gamma -1", "--gamma must be a finite number of at least 0"),
+        ("--gamma inf", "--gamma must be a finite number of at least 0"),
+        ("--weighting cubic", "invalid choice"),
+        ("--algorithm dpdda", "did you mean dp-dda"),
+        ("--round 3", "unknown flag --round (did you mean --rounds?)"),
+        ("--sample-edges 2", "does not apply to dp-dda"),
+        ("--test-fraction 1", "--test-fraction must be less than 1"),
+        ("--evaluate -1", "--evaluate must be at least 0"),
+        ("--config /nowhere/x.toml", "cannot read the configuration"),
+    ],
+)
+def test_impossible_flags(arguments, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(arguments.split())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("roundss = 3", "unknown key 'roundss' (did you mean rounds?)"),
+        ('rounds = "three"', "rounds must be int"),
+        ("rounds = 3.5", "rounds must be int"),
+        ("rounds = true", "rounds must be int"),
+        ("normalize = 1", "normalize must be bool"),
+        ('weighting = "cubic"', "weighting is one of linear, constant"),
+        ("rounds = [1]", "rounds must be int"),
+        ("rounds =", "is not TOML"),
+        ("[table]\nx = 1", "unknown key 'table'"),
+    ],
+)
+def test_impossible_files(tmp_path, text, message):
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        parse(["--config", str(file)])
+    assert message in str(caught.value).replace("\n", " ")
+
+
+def test_a_hyperparameter_of_another_algorithm_is_refused():
+    with pytest.raises(ConfigError, match="does not apply to dp-dda, which takes --weighting, --gamma"):
+        Config(options=(("inner_steps", 3),)).check()

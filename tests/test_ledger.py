@@ -1,0 +1,92 @@
+import json
+from contextlib import suppress
+
+import pytest
+
+from dpmpi.core import Sampling
+from dpmpi.errors import LedgerError
+from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.ledger import BLOCK, Ledger, read_ledger, recorded_spending
+
+EVENT = ReleaseEvent("gaussian", 0.5, 0.01, Sampling("poisson", 16.0, 200))
+OTHER = ReleaseEvent("gaussian", 0.7, 0.01, Sampling("full", 200.0, 200))
+
+
+def test_a_closed_ledger_says_exactly_what_was_charged(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {"rank": 3}, expected=1000) as ledger:
+        for t in range(1, 301):
+            ledger.charge(EVENT, t)
+        ledger.charge(OTHER, 301)
+        ledger.charge(EVENT, 302)
+        assert ledger.spending() == {EVENT: 301, OTHER: 1}
+    assert recorded_spending(path) == {EVENT: 301, OTHER: 1}
+    assert next(read_ledger(path))["rank"] == 3
+
+
+def test_a_charge_is_on_disk_before_it_is_made(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}, expected=10_000) as ledger:
+        for made in range(1, 2 * BLOCK):
+            ledger.charge(EVENT, made)
+            assert recorded_spending(path)[EVENT] >= made
+
+
+def test_reservations_do_not_exceed_what_is_foreseen(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}, expected=5) as ledger:
+        ledger.charge(EVENT, 1)
+        assert recorded_spending(path) == {EVENT: 5}
+
+
+def test_without_a_close_the_reservation_counts_in_full(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with suppress(RuntimeError), Ledger(path, {}, expected=10_000) as ledger:
+        ledger.charge(EVENT, 1)
+        raise RuntimeError("crash")
+    assert recorded_spending(path) == {EVENT: BLOCK}
+
+
+def test_a_torn_last_line_was_never_durable(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}, expected=10) as ledger:
+        ledger.charge(EVENT, 1)
+    whole = recorded_spending(path)
+    path.write_text(path.read_text() + '{"seq":9,"ty')
+    assert recorded_spending(path) == whole
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_every_change_breaks_the_chain(tmp_path, line):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {"rank": 1}, expected=10) as ledger:
+        ledger.charge(EVENT, 1)
+    lines = path.read_text().splitlines()
+    entry = json.loads(lines[line])
+    entry["rank" if line == 0 else "count"] = 2
+    changed = [*lines[:line], json.dumps(entry), *lines[line + 1 :]]
+    removed = lines[:line] + lines[line + 1 :]
+    for broken in (changed, removed, lines[::-1]):
+        if broken == lines[:-1]:
+            continue  # what remains is a valid beginning: the close is missing, so it counts in full
+        path.write_text("\n".join(broken) + "\n")
+        with pytest.raises(LedgerError, match=r"l\.jsonl:\d+"):
+            recorded_spending(path)
+
+
+def test_a_ledger_is_never_overwritten(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}), pytest.raises(LedgerError, match="cannot create"):
+        Ledger(path, {})
+
+
+@pytest.mark.parametrize("change", [{"noise": "uniform"}, {"sampling": "some"}, {"scale": "x"}, {"records": None}])
+def test_an_unknown_event_is_refused(change):
+    with pytest.raises(LedgerError):
+        ReleaseEvent.from_dict(EVENT.to_dict() | change)
+    with pytest.raises(LedgerError):
+        ReleaseEvent.from_dict({})
+
+
+def test_events_survive_the_file():
+    assert ReleaseEvent.from_dict(json.loads(json.dumps(EVENT.to_dict()))) == EVENT
