@@ -74,9 +74,6 @@ class Limits:
     passes: int = 5000
 
 
-_DEFAULT = Limits()
-
-
 @dataclass(frozen=True, slots=True)
 class Optimum:
     """The best point that was found. F(x) = value, and lower_bound <= min F <= value."""
@@ -102,7 +99,7 @@ def find_optimum(
     penalty: Regulariser,
     dimension: int,
     total: Total,
-    limits: Limits = _DEFAULT,
+    limits: Limits | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Optimum:
     """Minimise (1) over all processes, each of which calls this at the same time with its own shards.
@@ -116,6 +113,7 @@ def find_optimum(
         if rows.count == 0 or rows.count != len(labels) or rows.dimension != dimension:
             found = f"found {rows.count} rows of dimension {rows.dimension} and {len(labels)} labels"
             raise DataError(f"a shard needs rows of dimension {dimension}, one label each, {found}: check its file")
+    limits = limits or Limits()
     default = 1e-6 if loss.smooth else 1e-5
     tolerance = default if limits.relative_gap is None else limits.relative_gap
     x, began = np.zeros(dimension), time.perf_counter()
@@ -181,11 +179,11 @@ class _Search:
         lower = self.lower if self.bounded else None
         return Optimum(self.best, self.value, lower, self.passes, time.perf_counter() - self.began)
 
-    def evaluate(self, x: Array) -> _Point:
-        """Make one pass over the data at x."""
+    def evaluate(self, x: Array, inside: bool = True) -> _Point:
+        """Make one pass over the data at x. A point that may lie outside the domain, however little, is no answer."""
         sums = self._sums(x)
         g, (loss, smooth, conjugate) = sums[:-3], map(float, sums[-3:])
-        value = loss + self.penalty.value(x)
+        value = loss + (self.penalty.value(x) if inside else math.inf)
         if self.passes == 0:
             self.start_value, self.start_slope = value, float(np.linalg.norm(g))
         self.passes += 1
@@ -293,7 +291,8 @@ def _proximal_gradient(search: _Search, x: Array) -> Array:
             y, momentum = new, 1.0
         else:
             grown = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum))
-            y = new if momentum == 1.0 else search.evaluate(new.x + (momentum - 1.0) / grown * (new.x - x))
+            ahead = new.x + (momentum - 1.0) / grown * (new.x - x)
+            y = new if momentum == 1.0 else search.evaluate(ahead, inside=False)
             momentum = grown
         x = new.x
     return y.x

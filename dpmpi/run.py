@@ -31,6 +31,7 @@ from dpmpi.summary import rank_record, summarise, table
 from dpmpi.transport.mpi import launched_as, open_world
 
 INTERRUPTED = 130
+SPEAK_FIRST_SECONDS = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = parse(sys.argv[1:] if argv is None else argv)
         transport = open_transport(config)
     except DpmpiError as error:
-        return _refuse(error, rank == 0)
+        if rank != 0:  # a launcher ends all ranks when one fails: let the first one speak before that
+            time.sleep(SPEAK_FIRST_SECONDS)
+        return _refuse(error, True)
     with ExitStack() as stack:
         try:
             directory = make_directory(config, transport)

@@ -227,6 +227,15 @@ def test_no_feasible_point_is_below_the_bound(seed: int, loss: str, name: str, p
         assert found.gap <= target * (start - found.value) + 1e-12
 
 
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_answer_is_inside_the_ball_and_not_below_the_bound(loss: str, seed: int) -> None:
+    found = Data(seed).solve(loss, Regulariser(l2=0.01, ball=2.5), Limits(relative_gap=1e-13, passes=1500))
+    assert np.linalg.norm(found.x) <= 2.5 * (1 + 1e-14)
+    assert found.gap is not None
+    assert abs(found.gap) <= 2e-13
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_strong_l1_penalty_leaves_nothing(loss: str) -> None:
     found = Data(9).solve(loss, Regulariser(l1=5.0))
