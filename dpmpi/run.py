@@ -9,8 +9,12 @@ import os
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
     os.environ[_name] = "1"
 
-import json
 import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the modules load: 20 ranks end without 20 tracebacks
+
+import json
 import sys
 import time
 import traceback
@@ -46,16 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(error, True)
     with ExitStack() as stack:
         try:
+            signal.signal(signal.SIGINT, _stop)
+            signal.signal(signal.SIGTERM, _stop)  # what the ranks get when Open MPI's mpirun is interrupted
             directory = make_directory(config, transport)
             job = assemble(config, transport, directory.ledger, stack)
         except DpmpiError as error:
             return _refuse(error, 0 in transport.ranks)
         except BaseException as error:
-            return _end_all(transport, error, 0)
+            return _end_all(transport, error, "while starting", None)
         try:
             return train(job, directory)
         except BaseException as error:
-            return _end_all(transport, error, max(seat.agent.round for seat in job.engine.seats))
+            round_ = max(seat.agent.round for seat in job.engine.seats)
+            return _end_all(transport, error, f"round {round_}", directory)
 
 
 def open_transport(config: Config) -> Transport:
@@ -86,7 +93,6 @@ def make_directory(config: Config, transport: Transport) -> RunDirectory:
 def train(job: Job, directory: RunDirectory) -> int:
     """Run all rounds, evaluate now and then, write the results; all processes call this together."""
     config, engine, first = job.config, job.engine, 0 in job.meter.ranks
-    signal.signal(signal.SIGTERM, _stop)
     evaluator = Evaluator(engine, job.shards, job.penalty, classify=config.loss != "squared")
     optimum = None
     if config.reference:
@@ -148,27 +154,43 @@ def _refuse(error: DpmpiError, speaker: bool) -> int:
     return error.exit_code
 
 
-def _end_all(transport: Transport, error: BaseException, round_: int) -> int:
-    """Say which rank failed, in which round and why, and end every rank."""
-    code = error.exit_code if isinstance(error, DpmpiError) else 1
+def _end_all(transport: Transport, error: BaseException, when: str, directory: RunDirectory | None) -> int:
+    """Say which rank failed, when and why, and end every rank."""
+    first = 0 in transport.ranks
+    interrupted = isinstance(error, KeyboardInterrupt)
+    if interrupted and not first:
+        os._exit(INTERRUPTED)  # the first rank speaks for all
     where = f"rank {transport.ranks[0]}" if len(transport.ranks) == 1 else "loopback"
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        code, what = INTERRUPTED, "interrupted"
-        if transport.ranks[0] != 0:
-            os._exit(code)
-    else:
-        what = f"{type(error).__name__}: {error}" if not isinstance(error, DpmpiError) else str(error)
+    what = "interrupted" if interrupted else str(error)
+    if not isinstance(error, DpmpiError | KeyboardInterrupt):
+        what = f"{type(error).__name__}: {error}"
         if os.environ.get("DPMPI_TRACEBACK"):
             traceback.print_exception(error)
-    _say(f"dpmpi: {where}, round {round_}: {what}", sys.stderr)
+    text = f"{where}, {when}: {what}"
+    # A rank that fails takes the others down by signals: only the one that says so first is the cause.
+    if directory is None or directory.note_end(text):
+        _say(f"dpmpi: {text}", sys.stderr)
+        if interrupted and "OMPI_COMM_WORLD_RANK" in os.environ:
+            _tell_terminal(f"dpmpi: {text}")
+    code = INTERRUPTED if interrupted else error.exit_code if isinstance(error, DpmpiError) else 1
+    if interrupted and len(transport.ranks) == 1:
+        os._exit(code)
     abort = getattr(transport, "abort", None)
     if abort is not None:
         abort(code)
     return code
 
 
+def _tell_terminal(text: str) -> None:
+    """Write to the terminal itself: Open MPI's mpirun drops what its ranks say once it is interrupted."""
+    try:
+        with open("/dev/tty", "w", encoding="utf-8") as terminal:
+            terminal.write(f"\r{text}\n")
+    except OSError:
+        pass  # there is none
+
+
 def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """End as on Ctrl-C: a launcher that is interrupted sends its ranks SIGTERM."""
     raise KeyboardInterrupt
 
 

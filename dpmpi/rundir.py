@@ -5,6 +5,7 @@
     ledger/rank-003.jsonl   what rank 3 released, see dpmpi.privacy.ledger
     metrics/rank-003.jsonl  one line per evaluation
     model.npz               x (mean over ranks), x_rank, algorithm, config
+    ended.txt               why the run ended early, if it did
 
 Files are written to a temporary name first and renamed, so that a reader never sees half of one.
 """
@@ -56,6 +57,17 @@ class RunDirectory:
         temporary = self.path / f".{name}.part"
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(self.path / name)
+
+    def note_end(self, text: str) -> bool:
+        """Write to ended.txt why the run ended early; return False if another rank has done so already."""
+        try:
+            with (self.path / "ended.txt").open("x", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # the message on the terminal must not depend on the disk
+        return True
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write summary.json."""

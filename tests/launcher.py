@@ -49,15 +49,24 @@ def mpirun(ranks, *arguments, limit=120, program=("-m", "dpmpi.run")):
     return finish(start(ranks, *arguments, program=program), limit)
 
 
-def group_members(group):
-    """The processes that still live in a process group or descend from it, as /proc tells."""
+def survivors(marker):
+    """The processes that have `marker`, a path of this test, on their command line."""
     alive = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(fields[2]) == group or int(fields[3]) == group:
+            if str(marker).encode() in command:
                 alive.append(int(entry.name))
     return alive
+
+
+def wait_until(holds, seconds):
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True

@@ -14,7 +14,6 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from dpmpi.core import Sampling
 from dpmpi.errors import BudgetExceeded, ConfigError
@@ -115,14 +114,13 @@ def test_closed_form_is_the_library_and_counts_the_sensitivity_once(parts, delta
 
 
 def test_the_factor_two_of_replace_one():
-    def library(accountant):
-        return accountant.compose(dp_event.GaussianDpEvent(10), 100).get_epsilon(1e-5)
-
-    doubling, not_doubling = PLDAccountant(REPLACE_ONE), RdpAccountant(neighboring_relation=REPLACE_ONE)
-    assert certified_epsilon({full(5.0): 100}, 1e-5) == pytest.approx(library(doubling), rel=0.001)
-    assert rdp_epsilon({full(10.0): 100}, 1e-5) == pytest.approx(library(not_doubling), rel=0.005)
-    assert library(doubling) == pytest.approx(9.997, rel=0.001)
-    assert library(not_doubling) == pytest.approx(4.73, rel=0.001)
+    hundred = dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(10), 100)
+    doubled = PLDAccountant(REPLACE_ONE).compose(hundred).get_epsilon(1e-5)
+    not_doubled = RdpAccountant(neighboring_relation=REPLACE_ONE).compose(hundred).get_epsilon(1e-5)
+    assert doubled == pytest.approx(9.997, rel=0.001)
+    assert not_doubled == pytest.approx(4.73, rel=0.001)
+    assert certified_epsilon({full(5.0): 100}, 1e-5) == pytest.approx(doubled, rel=0.001)
+    assert rdp_epsilon({full(10.0): 100}, 1e-5) == pytest.approx(not_doubled, rel=0.005)
 
 
 def test_thousands_of_distinct_releases_are_a_sum_of_squares():
@@ -195,17 +193,27 @@ def test_noise_that_was_found_to_give_epsilon_one(kind, q, T, b, sigma):
 # --- independent oracles ---------------------------------------------------------------------------------------------
 
 
+def normal(mean, z, x):
+    return np.exp(-(((x - mean) / z) ** 2) / 2) / (z * math.sqrt(2 * math.pi))
+
+
 def hockey_stick(p, q, eps, cell):
     return float(np.maximum(p - math.exp(eps) * q, 0).sum() * cell)
+
+
+def attainable_pair(kind, z, rate, x):
+    """All other records are alike, and the one in question is as far from them as it can be."""
+    r = normal(0, z, x)
+    if kind == "fixed":
+        return (1 - rate) * r + rate * normal(1, z, x), r
+    return (1 - rate) * r + rate * normal(0.5, z, x), (1 - rate) * r + rate * normal(-0.5, z, x)
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed"])
 @pytest.mark.parametrize(("z", "rate", "delta"), [(0.3, 0.1, 1e-3), (1.0, 0.1, 1e-4), (2.0, 0.5, 1e-5)])
 def test_one_sampled_release_costs_what_a_direct_integral_says(kind, z, rate, delta):
     x = np.arange(-14 * z - 1, 14 * z + 2, z / 2000)
-    there, without = (norm(0.5, z), norm(-0.5, z)) if kind == "poisson" else (norm(1, z), None)
-    p = (1 - rate) * norm(0, z).pdf(x) + rate * there.pdf(x)
-    q = norm(0, z).pdf(x) if without is None else (1 - rate) * norm(0, z).pdf(x) + rate * without.pdf(x)
+    p, q = attainable_pair(kind, z, rate, x)
     eps = certified_epsilon({sampled(z, rate, kind): 1}, delta)
     assert hockey_stick(p, q, eps, z / 2000) <= delta * (1 + 1e-6)
     assert hockey_stick(p, q, 0.99 * eps, z / 2000) > delta
@@ -215,10 +223,7 @@ def test_one_sampled_release_costs_what_a_direct_integral_says(kind, z, rate, de
 def test_two_sampled_releases_cost_no_less_than_an_attainable_pair(kind):
     z, rate, delta = 1.0, 0.2, 1e-3
     x = np.arange(-8, 9, 0.02)
-    p = (1 - rate) * norm(0, z).pdf(x) + rate * norm(1 if kind == "fixed" else 0.5, z).pdf(x)
-    q = norm(0, z).pdf(x)
-    if kind == "poisson":
-        q = (1 - rate) * q + rate * norm(-0.5, z).pdf(x)
+    p, q = attainable_pair(kind, z, rate, x)
     eps = certified_epsilon({sampled(z, rate, kind): 2}, delta)
     assert hockey_stick(np.outer(p, p), np.outer(q, q), eps, 4e-4) <= delta * (1 + 1e-6)
     assert hockey_stick(np.outer(p, p), np.outer(q, q), 0.95 * eps, 4e-4) > delta  # and not much more
@@ -227,7 +232,7 @@ def test_two_sampled_releases_cost_no_less_than_an_attainable_pair(kind):
 @given(
     z=st.floats(-0.5, 1).map(lambda x: 10**x), rate=st.floats(-3, -0.5).map(lambda x: 10**x), T=st.integers(1, 2000)
 )  # fmt: skip
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_fixed_costs_no_less_than_poisson_and_renyi_no_less_than_either(z, rate, T):
     poisson, fixed = ({sampled(z, rate, kind): T} for kind in ("poisson", "fixed"))
     least, most = certified_epsilon(poisson, 1e-5), certified_epsilon(fixed, 1e-5)
@@ -237,28 +242,27 @@ def test_fixed_costs_no_less_than_poisson_and_renyi_no_less_than_either(z, rate,
     assert most <= rdp_epsilon(fixed, 1e-5) * 1.001
 
 
-def discrete_gaussian(shift, sigma, x):
-    p = np.exp(-((x - shift) ** 2) / (2 * sigma**2))
-    return p / p.sum()
+def log_discrete_gaussian(shift, sigma, x):
+    logs = -((x - shift) ** 2) / (2 * sigma**2)
+    return logs - np.logaddexp.reduce(logs)
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed"])
 @pytest.mark.parametrize(("sigma", "rate", "order"), [(4.0, 0.1, 2), (4.0, 0.1, 7), (12.0, 0.01, 16), (2.5, 0.3, 5)])
 def test_renyi_bound_of_sampled_discrete_gaussians(kind, sigma, rate, order):
     shift = 3  # of one record, to either side; replacing one moves by twice as much
-    x = np.arange(-300, 301)
+    x = np.arange(-400, 401)
     far = 2 * shift if kind == "fixed" else shift
-    r = discrete_gaussian(0, sigma, x)
-    p = (1 - rate) * r + rate * discrete_gaussian(far, sigma, x)
-    q = r if kind == "fixed" else (1 - rate) * r + rate * discrete_gaussian(-far, sigma, x)
-    exact = max(
-        math.log(np.sum(a**order * b ** (1.0 - order), where=(a > 0) & (b > 0))) / (order - 1)
-        for a, b in ((p, q), (q, p))
-    )
+    r = log_discrete_gaussian(0, sigma, x)
+    p = np.logaddexp(math.log1p(-rate) + r, math.log(rate) + log_discrete_gaussian(far, sigma, x))
+    q = np.logaddexp(math.log1p(-rate) + r, math.log(rate) + log_discrete_gaussian(-far, sigma, x))
+    if kind == "fixed":
+        q = r
+    exact = max(np.logaddexp.reduce(order * a + (1 - order) * b) / (order - 1) for a, b in ((p, q), (q, p)))
     event = ReleaseEvent("discrete-gaussian", sigma, 2.0 * shift, Sampling(kind, rate * 1000, 1000))
     bound = accountants._rdp(accountants._group(event), np.array([float(order)]))[0]
     assert exact <= bound * (1 + 1e-9)
-    assert bound <= (2.0 if kind == "poisson" else 6.0) * exact
+    assert bound <= (1.8 if kind == "poisson" else 6.0) * exact
 
 
 def test_poisson_discrete_gaussian_is_close_to_the_gaussian():
@@ -280,7 +284,7 @@ def test_laplace_is_the_library_and_never_above_the_pure_sum():
 
 @pytest.mark.parametrize("parts", [(0.5, 0.5), (0.9, 0.1), (0.1,) * 10])
 def test_an_l1_shift_of_laplace_noise_is_worst_in_one_coordinate(parts):
-    eps, h = 2.0, 2.0**-10
+    eps, h = 2.0, 2.0 / 2000
     whole = privacy_loss_distribution.from_laplace_mechanism(1 / eps, value_discretization_interval=h)
     split = privacy_loss_distribution.identity(value_discretization_interval=h)
     for part in parts:
@@ -348,15 +352,21 @@ def test_a_mixture_of_gaussian_kinds_is_composed_exactly():
     assert certified_epsilon(whole, 1e-5) == pytest.approx(certified_epsilon({full(20.0): 200}, 1e-5), rel=0.005)
 
 
-def test_many_kinds_of_sampled_releases_are_merged_upwards():
-    zs = np.geomspace(2.0, 4.0, 200)
-    merged = certified_epsilon({sampled(z, 0.05, "fixed"): 1 for z in zs}, 1e-5)
-    fewer = {sampled(z, 0.05, "fixed"): 2 for z in zs[1::2]}  # larger multipliers only: costs less
-    assert certified_epsilon(fewer, 1e-5) <= merged <= 1.02 * certified_epsilon(fewer, 1e-5)
+def test_many_kinds_of_sampled_releases_are_merged_upwards(monkeypatch):
+    one_rate = {sampled(z, 0.05, "fixed"): 9 for z in np.geomspace(2.0, 4.0, 24)}
+    two_rates = {sampled(z, rate, "fixed"): 9 for z in np.geomspace(3.0, 4.0, 9) for rate in (0.048, 0.05)}
+    exact = [certified_epsilon(spending, 1e-5) for spending in (one_rate, two_rates)]
+    monkeypatch.setattr(accountants, "_MOST_GROUPS", 9)
+    for spending, least in zip((one_rate, two_rates), exact, strict=True):
+        assert len(accountants._groups(spending)) <= 16
+        assert least < certified_epsilon(spending, 1e-5) < 1.12 * least
 
 
-@pytest.mark.parametrize("noise", ["gaussian", "laplace", "discrete-gaussian"])
-@pytest.mark.parametrize("kind", ["full", "poisson", "fixed"])
+@pytest.mark.parametrize(
+    ("noise", "kind"),
+    [("gaussian", "full"), ("gaussian", "poisson"), ("gaussian", "fixed"), ("laplace", "fixed"),
+     ("discrete-gaussian", "full"), ("discrete-gaussian", "poisson")],
+)  # fmt: skip
 def test_monotone_in_releases_delta_and_scale(noise, kind):
     def cost(z=2.0, T=100, delta=1e-5):
         return certified_epsilon(

@@ -27,7 +27,7 @@ cases = st.sampled_from(
 
 @given(
     case=cases,
-    releases=st.integers(1, 3000),
+    releases=st.integers(1, 1000),
     rate=st.floats(-2.5, -0.5).map(lambda x: 10**x),
     epsilon=st.floats(-0.7, 0.7).map(lambda x: 10**x),
     sensitivity=st.floats(-4, 4).map(lambda x: 10**x),

@@ -24,6 +24,14 @@ def test_a_closed_ledger_says_exactly_what_was_charged(tmp_path):
     assert next(read_ledger(path))["rank"] == 3
 
 
+def test_a_closed_ledger_takes_no_charge(tmp_path):
+    with Ledger(tmp_path / "l.jsonl", {}) as ledger:
+        ledger.charge(EVENT, 1)
+        ledger.close()
+        with pytest.raises(LedgerError, match="is closed"):
+            ledger.charge(EVENT, 2)
+
+
 def test_a_charge_is_on_disk_before_it_is_made(tmp_path):
     path = tmp_path / "l.jsonl"
     with Ledger(path, {}, expected=10_000) as ledger:

@@ -53,7 +53,7 @@ ACCOUNTANT = "1"
 """Part of every cache key: to be raised whenever a figure could change."""
 
 _MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessimistically
-_MOST_POINTS = 2**18  # of epsilon/h: the finest grid that is tried
+_MOST_POINTS = 2**18  # beyond a grid of about so many no finer one is tried
 _CONVERGED = 0.002
 _INTEGER_ORDERS = np.array([*range(2, 65), *range(72, 129, 8), *range(144, 257, 16), *range(320, 513, 64)], float)
 _ORDERS = 1.0 + np.geomspace(0.02, 2e4, 1200)
@@ -84,8 +84,11 @@ def gdp_delta(mu: float, eps: float) -> float:
     density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
     if a > 5:
         return 0.5 * math.erfc(-a / math.sqrt(2)) - density * _mills(-b)
-    if mu < 1e-5:  # the difference would cancel: R(-a) - R(-b) = -mu R'(eps/mu) + O(mu^3), R'(t) = t R(t) - 1
-        return density * mu * (1 - eps / mu * _mills(eps / mu))
+    if mu < 1e-3:  # the difference would cancel: it is -mu R'(t) - mu^3 R'''(t)/24 at t = eps/mu, with R' = t R - 1
+        t = eps / mu
+        first = t * _mills(t) - 1
+        third = 2 * first + t * (_mills(t) + t * first)
+        return density * mu * -(first + mu * mu / 24 * third)
     return density * (_mills(-a) - _mills(-b))
 
 
@@ -146,7 +149,7 @@ def _group(event: ReleaseEvent, count: int = 1) -> _Group:
         raise ConfigError(f"scale, sensitivity and count must not be negative, found {count} x {event}")
     if event.noise == "none" or event.scale == 0:
         return _Group("none", "full", 1.0, 0.0, int(count))
-    z = event.scale / event.sensitivity if event.sensitivity else math.inf
+    z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
     return _Group(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count))
 
 
@@ -165,7 +168,8 @@ def _groups(spending: Spending) -> tuple[_Group, ...]:
     if len(tally) > _MOST_GROUPS:  # round the multiplier down and the rate up, on a grid of ratios
         zs, rates = [key[3] for key in tally if key[3] > 0], [key[2] for key in tally]
         coarse: Counter[tuple[str, str, float, float]] = Counter()
-        steps = [math.log(max(v) / min(v)) / _MOST_GROUPS or 1.0 for v in (zs or [1.0], rates)]
+        cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
+        steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
         for (noise, kind, rate, z), count in tally.items():
             lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
             upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
@@ -210,8 +214,8 @@ def _profile(group: _Group, eps: Array) -> Array:
     return np.asarray(group.rate * profile)  # (2)
 
 
-def _loss_distribution(group: _Group, h: float) -> Any:
-    """Return one release's loss distribution on the multiples of `h`, as an upper bound."""
+def _loss_distribution(group: _Group, h: float, top: float) -> Any:
+    """Return one release's loss distribution on multiples of `h`, rounded up; above `top` it may be infinite."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # noqa: PLC0415 - takes a second to import
     from dp_accounting.privacy_accountant import NeighboringRelation  # noqa: PLC0415 - likewise
 
@@ -222,7 +226,7 @@ def _loss_distribution(group: _Group, h: float) -> Any:
             sampling_prob=group.rate,
             neighboring_relation=NeighboringRelation.REPLACE_ONE,
         )
-    eps = np.arange(math.ceil(_span(group) / h) + 2, dtype=np.float64) * h
+    eps = np.arange(math.ceil(min(_span(group), top) / h) + 2, dtype=np.float64) * h
     delta = np.minimum.accumulate(_profile(group, eps))
     steps = -np.diff(delta)
     above = np.maximum((steps - math.exp(-h) * np.append(steps[1:], 0.0)) / -math.expm1(-h), 0.0)
@@ -238,13 +242,17 @@ def _pld_epsilon(groups: tuple[_Group, ...], delta: float) -> float:
     usable = delta - sum(group.times for group in groups) * 2.0**-50  # covers the rounding of the Fourier transforms
     if usable <= 0:
         return math.inf
-    h = 2.0 ** math.ceil(math.log2(max(map(_span, groups)) / 512))
+    span = max(map(_span, groups))
+    h = 2.0 ** math.ceil(math.log2(span / 512))
     best = math.inf
     while True:
+        top = 2 * best + 40  # a loss so far above epsilon counts like an infinite one, up to e^-40
         with np.errstate(over="ignore"):  # the library's Chernoff bounds try orders that are too large
-            parts = [_loss_distribution(group, h).self_compose(group.times) for group in groups]
+            parts = [_loss_distribution(group, h, top).self_compose(group.times) for group in groups]
             epsilon = float(reduce(lambda done, part: done.compose(part), parts).get_epsilon_for_delta(usable))
-        if epsilon >= (1 - _CONVERGED) * best or not 0 < epsilon < math.inf or epsilon / h > _MOST_POINTS:
+        points = max(4 * epsilon, min(span, 2 * epsilon + 40)) / h
+        settled = epsilon >= min((1 - _CONVERGED) * best, best - 5e-5) or epsilon in (0.0, math.inf)
+        if settled or points > _MOST_POINTS:
             return min(best, epsilon)
         best, h = epsilon, h / 4
 
@@ -263,6 +271,17 @@ def _central_moments(d: float, j: Array) -> Array:
     return np.asarray(peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1) * 0.05 / math.sqrt(2 * math.pi)))
 
 
+def _moments(d: float, top: int, minkowski: bool) -> Array:
+    """Return log bounds of E_r |p/r - 1|^j, or with `minkowski` of E_r |(p-q)/r|^j by (9), j = 2 ... top."""
+    j, even = np.arange(2.0, top + 1), np.arange(2.0, top + 2, 2)
+    power = j * (j - 1) * d * d / 2
+    bounds = power + math.log(2) if minkowski else np.logaddexp(0.0, power)  # |a - b|^j <= a^j + b^j
+    central = _central_moments(d, even) + (even * math.log(2) if minkowski else 0.0)
+    bounds[::2] = np.minimum(bounds[::2], central[: len(bounds[::2])])
+    bounds[1::2] = np.minimum(bounds[1::2], (central[:-1] + central[1:]) / 2)  # Cauchy-Schwarz
+    return np.asarray(bounds)
+
+
 @lru_cache(maxsize=1024)
 def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
     """Return log bounds of E_Q |(p-q)/Q|^j, j = 2 ... top, of a sampled Gaussian or discrete Gaussian release.
@@ -271,27 +290,18 @@ def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
 
         E_Q (P/Q)^alpha = 1 + sum_{j=2..alpha} C(alpha,j) s^j E_Q ((p-q)/Q)^j                          (6)
         E_Q |(p-q)/Q|^j <= (1-s) E_r |(p-q)/r|^j + s E_q |p/q - 1|^j            (joint convexity)      (7)
-        E_r |(p-q)/r|^j <= 2^j E_r |p/r - 1|^j  (Minkowski),  <= E_r (p/r)^j + E_r (q/r)^j             (8)
+        E_Q |(p-q)/Q|^j <= (1-s)^(1-j) E_r |(p-q)/r|^j                          (Q >= (1-s) r)         (8)
+        E_r |(p-q)/r|^j <= 2^j E_r |p/r - 1|^j  (Minkowski),  <= E_r (p/r)^j + E_r (q/r)^j             (9)
 
     p and q are 1/z apart (in standard deviations); from r they are 1/(2z) for Poisson batches (a record adds at most
     half of what replacing it can do) and 1/z for fixed ones. For even j the right hand sides are polynomials in p/r,
     whose moments E_r (p/r)^k = e^{k(k-1)d^2/2} a discrete Gaussian shares with the continuous one, as an integer shift
     leaves a sum over the integers unchanged; odd j follow by Cauchy-Schwarz. After Wang, Balle, Kasiviswanathan 2019.
     """
-    d, near = 1 / z, 1 / (2 * z) if poisson else 1 / z
     j = np.arange(2.0, top + 1)
-    even = np.arange(2.0, top + 2, 2)
-    moments = np.logaddexp(
-        math.log1p(-rate) + math.log(2) + j * (j - 1) * near**2 / 2,
-        math.log(rate) + np.logaddexp(0.0, j * (j - 1) * d * d / 2),
-    )  # (7) with the second bound of (8)
-    central = np.logaddexp(
-        math.log1p(-rate) + even * math.log(2) + _central_moments(near, even),
-        math.log(rate) + _central_moments(d, even),
-    )  # (7) with the first
-    moments[::2] = np.minimum(moments[::2], central[: len(moments[::2])])
-    moments[1::2] = np.minimum(moments[1::2], (central[:-1] + central[1:]) / 2)
-    return moments
+    apart = _moments(1 / (2 * z) if poisson else 1 / z, top, True)
+    mixed = np.logaddexp(math.log1p(-rate) + apart, math.log(rate) + _moments(1 / z, top, False))  # (7)
+    return np.asarray(np.minimum(mixed, apart - (j - 1) * math.log1p(-rate)))  # (8)
 
 
 def _sampled_rdp(group: _Group, orders: Array) -> Array:
@@ -463,7 +473,7 @@ class RdpFilter(GaussianFilter):
 
     The budget at order alpha is
 
-        eps - log(1 - 1/alpha) + log(delta alpha)/(alpha - 1)                                          (9)
+        eps - log(1 - 1/alpha) + log(delta alpha)/(alpha - 1)                                          (10)
 
     (Feldman, Zrnic 2021). `filter_order` picks the order from public parameters.
     """
@@ -475,7 +485,7 @@ class RdpFilter(GaussianFilter):
             raise ConfigError(f"an RDP filter takes 1 < order < inf and 0 < delta < 1, found {order} and {delta}")
         self.delta = delta
         self.order = order
-        self.budget = eps - float(_price(np.array([order]), delta)[0])  # (9)
+        self.budget = eps - float(_price(np.array([order]), delta)[0])  # (10)
         self.spent = 0.0
 
     def cost(self, event: ReleaseEvent, count: int = 1) -> float:
@@ -495,7 +505,7 @@ class RdpFilter(GaussianFilter):
 
 
 def filter_order(plan: Spending, eps: float, delta: float) -> float:
-    """Return the order at which the budget (9) admits the planned releases most often over."""
+    """Return the order at which the budget (10) admits the planned releases most often over."""
     groups = _groups(plan)
     orders = _INTEGER_ORDERS if _needs_integers(groups) else _ORDERS
     total = sum((group.times * _rdp(group, orders) for group in groups), np.zeros_like(orders))

@@ -72,21 +72,24 @@ def calibrate(
     def cost(scale: float) -> float:
         return certified_epsilon({ReleaseEvent(kind, scale, sensitivity, sampling): releases}, delta, cache)
 
-    pure = sensitivity * releases / epsilon
-    guess = sensitivity * rate * math.sqrt(releases) / mu if delta > 0 else pure
-    if kind in ("laplace", "spherical-laplace"):
-        guess = min(guess, pure)
+    if delta == 0:
+        guess = sensitivity * releases / epsilon
+    else:  # many small losses, or a few large ones: whichever asks for more
+        rare = gdp_mu(math.log1p(math.expm1(min(epsilon, 500.0)) / rate), delta / ever)
+        half = 0.5 if sampling.kind == "poisson" else 1.0  # a record that comes in moves half as far as one replaced
+        guess = sensitivity * max(rate * math.sqrt(releases) / mu, half / rare)
     return _search(cost, guess, epsilon)
 
 
 def _search(cost: Callable[[float], float], guess: float, epsilon: float) -> float:
     """Return the smallest scale of six digits with cost <= epsilon, or one whose cost is within half a percent."""
     scale = _round_up(guess)
-    spent = cost(scale)
-    low, high = (scale, math.inf) if spent > epsilon else (0.0, scale)
-    costs = {scale: spent}
+    costs = {0.0: math.inf, scale: cost(scale)}
+    low, high = (scale, math.inf) if costs[scale] > epsilon else (0.0, scale)
     step = 1.05
-    while low == 0 or high == math.inf:  # steps grow, so that a guess off by orders of magnitude costs little
+    while high == math.inf or (
+        low == 0 and costs[high] <= _TIGHT * epsilon
+    ):  # steps grow, so that a guess off by orders of magnitude costs little
         scale = _round_up(low * step) if high == math.inf else _round_up(high / step)
         if not 1e-200 < scale < 1e200:
             raise ConfigError(f"no scale of noise reaches epsilon {epsilon:g}: choose a larger epsilon or delta")
@@ -94,7 +97,7 @@ def _search(cost: Callable[[float], float], guess: float, epsilon: float) -> flo
         low, high = (scale, high) if costs[scale] > epsilon else (low, scale)
         step = min(step * step, 1e6)
     turn = 0
-    while costs[high] <= _TIGHT * epsilon and high / low > 1 + 1e-5:
+    while costs[high] <= _TIGHT * epsilon and high > low * (1 + 1e-5):
         share = 0.5
         if turn % 3 < 2 and costs[high] > 0 and costs[low] < math.inf:  # cost is close to a power of scale
             share = math.log(costs[low] / (0.998 * epsilon)) / math.log(costs[low] / costs[high])
@@ -119,6 +122,6 @@ def check_delta(delta: float, records: int, allow_large: bool = False) -> None:
     """Refuse a delta that permits publishing a record outright: `delta` >= 1/`records`, unless it is allowed."""
     if delta >= 1 / records and not allow_large:
         raise ConfigError(
-            f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing a random record would satisfy "
-            "it; choose a smaller delta, or allow a large one explicitly"
+            f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing a random record would "
+            "satisfy it; choose a smaller delta, or allow a large one explicitly"
         )

@@ -47,6 +47,7 @@ class Ledger:
         self._left = 0
         self._expected = expected
         self._spent: Counter[Event] = Counter()
+        self._closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("x", encoding="utf-8")
@@ -76,11 +77,15 @@ class Ledger:
         return spent
 
     def close(self) -> None:
-        """Write how many charges of the last reservation were not used."""
-        self._give_back()
-        self._write("close", {"unused": 0})
+        """Write how many charges of the last reservation were not used; nothing can be charged after this."""
+        if not self._closed:
+            self._give_back()
+            self._write("close", {"unused": 0})
+            self._closed = True
 
     def _reserve(self, event: Event, round_: int) -> None:
+        if self._closed:
+            raise LedgerError(f"the ledger {self._path} is closed: nothing can be charged any more")
         self._give_back()
         count = max(1, min(BLOCK, self._expected - self._spent.total()))
         self._write("reserve", {"event": event.to_dict(), "count": count, "round": round_})
