@@ -34,7 +34,7 @@ def test_a_closed_ledger_takes_no_charge(tmp_path):
 
 def test_a_charge_is_on_disk_before_it_is_made(tmp_path):
     path = tmp_path / "l.jsonl"
-    with Ledger(path, {}, expected=10_000) as ledger:
+    with Ledger(path, {}, expected=8 * BLOCK) as ledger:
         for made in range(1, 2 * BLOCK):
             ledger.charge(EVENT, made)
             assert recorded_spending(path)[EVENT] >= made
@@ -49,7 +49,7 @@ def test_reservations_do_not_exceed_what_is_foreseen(tmp_path):
 
 def test_without_a_close_the_reservation_counts_in_full(tmp_path):
     path = tmp_path / "l.jsonl"
-    with suppress(RuntimeError), Ledger(path, {}, expected=10_000) as ledger:
+    with suppress(RuntimeError), Ledger(path, {}, expected=8 * BLOCK) as ledger:
         ledger.charge(EVENT, 1)
         raise RuntimeError("crash")
     assert recorded_spending(path) == {EVENT: BLOCK}

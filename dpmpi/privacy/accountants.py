@@ -243,7 +243,7 @@ def _pld_epsilon(groups: tuple[_Group, ...], delta: float) -> float:
     if usable <= 0:
         return math.inf
     span = max(map(_span, groups))
-    h = 2.0 ** math.ceil(math.log2(span / 512))
+    h = 2.0 ** math.ceil(math.log2(span / 64))
     best = math.inf
     while True:
         top = 2 * best + 40  # a loss so far above epsilon counts like an infinite one, up to e^-40

@@ -26,7 +26,9 @@ from dpmpi.errors import LedgerError
 from dpmpi.privacy.events import ReleaseEvent
 
 BLOCK = 128
-"""Charges per reservation: an fsync costs milliseconds, a round may cost less than one."""
+"""The least number of charges per reservation: an fsync costs milliseconds, a round may cost less than one."""
+BLOCKS = 8
+"""A run makes about so many reservations: few enough to cost nothing, enough to bound what a crash over-counts."""
 
 FIRST = "0" * 64
 
@@ -65,7 +67,7 @@ class Ledger:
 
     def charge(self, event: Event, round_: int) -> None:
         """Charge `event`: from the current reservation, or a new one that is on disk when this returns."""
-        if event is not self._event or self._left == 0:
+        if self._left == 0 or (event is not self._event and event != self._event):
             self._reserve(event, round_)
         self._left -= 1
 
@@ -87,7 +89,8 @@ class Ledger:
         if self._closed:
             raise LedgerError(f"the ledger {self._path} is closed: nothing can be charged any more")
         self._give_back()
-        count = max(1, min(BLOCK, self._expected - self._spent.total()))
+        block = max(BLOCK, -(-self._expected // BLOCKS))
+        count = max(1, min(block, self._expected - self._spent.total()))
         self._write("reserve", {"event": event.to_dict(), "count": count, "round": round_})
         self._event, self._left = event, count
         self._spent[event] += count

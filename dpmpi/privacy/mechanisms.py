@@ -23,14 +23,19 @@ from dpmpi.rng import PrivateStream
 class NoNoise:
     """Releases the value as it is. Its event costs infinity."""
 
-    __slots__ = ("sigma",)
+    __slots__ = ("_event", "_query", "sigma")
 
     def __init__(self) -> None:
         self.sigma = 0.0
+        self._query: Query | None = None
+        self._event: ReleaseEvent
 
     def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
-        """Return the event of a release without noise."""
-        return ReleaseEvent("none", 0.0, query.sensitivity, query.sampling)
+        """Return the event of a release without noise; the last event is kept."""
+        if query is not self._query:
+            self._query = query
+            self._event = ReleaseEvent("none", 0.0, query.sensitivity, query.sampling)
+        return self._event
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         """Leave `value` as it is."""
