@@ -240,4 +240,4 @@ def _show(destination: str | None, result: dict[str, Any], text: str) -> None:
         text = json.dumps(result, indent=1)
     elif destination is not None:
         Path(destination).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(text, flush=True)  # noqa: T201 - this is the program's output
+    print(text, flush=True)

@@ -14,6 +14,9 @@ usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
 
   run      train: mpirun -n 20 python -m dpmpi.run ...
   bench    what a round costs here, next to bare MPI: mpirun -n 4 python -m dpmpi bench
+  plan     noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...
+  verify   replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo
+  audit    measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...
   data     prepare shards: python -m dpmpi data shard libsvm:FILE --ranks 20 --out 'shards/{rank}.npz'
 """
 
@@ -24,16 +27,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE, end="")  # noqa: T201 - this is the program's output
+        print(USAGE, end="")
         return 0 if words else 2
-    commands: dict[str, Callable[[Sequence[str]], int]] = {"run": _run, "bench": _bench, "data": _data}
+    commands: dict[str, Callable[[Sequence[str]], int]] = {
+        "run": _run, "bench": _bench, "plan": _plan, "verify": _verify, "audit": _audit, "data": _data,
+    }  # fmt: skip
     try:
         if words[0] not in commands:
             raise ConfigError(f"unknown command {words[0]!r}, expected one of {', '.join(commands)}")
         return commands[words[0]](words[1:])
     except DpmpiError as error:
         if launched_as(os.environ)[0] == 0:
-            print(f"dpmpi: {error}", file=sys.stderr)  # noqa: T201
+            print(f"dpmpi: {error}", file=sys.stderr)
         return error.exit_code
 
 
@@ -47,6 +52,24 @@ def _bench(argv: Sequence[str]) -> int:
     from dpmpi.bench import main as bench  # noqa: PLC0415 - each command brings its own imports
 
     return bench(argv)
+
+
+def _plan(argv: Sequence[str]) -> int:
+    from dpmpi.plan import main as plan  # noqa: PLC0415 - each command brings its own imports
+
+    return plan(argv)
+
+
+def _verify(argv: Sequence[str]) -> int:
+    from dpmpi.verify import main as verify  # noqa: PLC0415 - each command brings its own imports
+
+    return verify(argv)
+
+
+def _audit(argv: Sequence[str]) -> int:
+    from dpmpi.audit import main as audit  # noqa: PLC0415 - each command brings its own imports
+
+    return audit(argv)
 
 
 def _data(argv: Sequence[str]) -> int:
@@ -73,8 +96,8 @@ def _data(argv: Sequence[str]) -> int:
     )  # fmt: skip
 
     def progress(done: int) -> None:
-        print(f"\r{done}/{flags.ranks} shards", end="", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"\r{done}/{flags.ranks} shards", end="", file=sys.stderr, flush=True)
 
     paths = write_shards(source, flags.ranks, flags.out, progress)
-    print(f"\r{len(paths)} shards: {paths[0]} ... {paths[-1]}", file=sys.stderr)  # noqa: T201
+    print(f"\r{len(paths)} shards: {paths[0]} ... {paths[-1]}", file=sys.stderr)
     return 0

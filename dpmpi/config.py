@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import hashlib
 import math
 import tomllib
@@ -20,7 +19,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core import Algorithm
-from dpmpi.errors import ConfigError
+from dpmpi.errors import ConfigError, nearest
 
 EXAMPLES = """\
 examples:
@@ -61,7 +60,9 @@ class Config:
     penalty: str = _option("l2:0.0005", "l2:A, l1:A, elastic:L1,L2 or none")
     domain: str | None = _option(None, "box:R or ball:R")
     lipschitz: float = _option(1.0, "every record's gradient is clipped to this norm", float, metavar="L", above=0)
-    batch: str = _option("full", "full, 1 (one uniform record), B (Poisson of expected size B) or fixed:B", metavar="B")
+    batch: str = _option(
+        "full", "full, 1 (one uniform record), B (Poisson of expected size B), fixed:B or auto", metavar="B"
+    )
 
     epsilon: float | None = _option(
         None, "the privacy target; the noise is calibrated to it", float, metavar="EPS", above=0
@@ -72,6 +73,12 @@ class Config:
     )
     calibration: str = _option(
         "certified", "certified: by the accountant; theorem: the paper's formula", choices=("certified", "theorem")
+    )
+    budget: str | None = _option(
+        None, "what a rank may spend: an epsilon, or a TOML file with epsilon = X ({rank} in its name: one each)"
+    )
+    ledger: str | None = _option(
+        None, "keep the ledgers in DIR and go on with those that are there: spending adds up over runs", metavar="DIR"
     )
     allow_large_delta: bool = _option(False, "accept a delta of at least 1/records", bool)
     insecure_noise_seed: int | None = _option(
@@ -97,7 +104,7 @@ class Config:
             choices, value = f.metadata["choices"], getattr(self, f.name)
             if choices and value not in choices:
                 expected = f"{_flag(f.name)} is one of {', '.join(choices)}"
-                raise ConfigError(f"{expected}; got {value!r}{_near(value, choices)}")
+                raise ConfigError(f"{expected}; got {value!r}{nearest(value, choices)}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"{_flag(f.name)} must be a finite number, got {value}")
             least, above = f.metadata.get("least"), f.metadata.get("above")
@@ -140,15 +147,18 @@ class Config:
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that decides the result (not the run directory, the deadline, the launcher)."""
-        same = dataclasses.replace(self, out=None, deadline=1.0, ranks=None, loopback=None)
+        """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher)."""
+        same = dataclasses.replace(self, out=None, ledger=None, deadline=1.0, ranks=None, loopback=None)
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
 
 
 def parse(argv: Sequence[str]) -> Config:
     """Return the configuration given by flags and, with --config, a TOML file; raise `ConfigError`."""
-    parser = make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES)
-    given = vars(parser.parse_args(argv))
+    return from_values(vars(make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES).parse_args(argv)))
+
+
+def from_values(given: dict[str, Any]) -> Config:
+    """Return the configuration of parsed flags; the file that `config` names fills in what is not given."""
     path = given.pop("config", None)
     values = (_read_toml(Path(path)) if path is not None else {}) | given
     names = {f.name for f in _fields()}
@@ -188,7 +198,7 @@ class _Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             unknown = message.removeprefix("unrecognized arguments: ").split()[0]
             flags = [flag for action in self._actions for flag in action.option_strings]
-            message = f"unknown flag {unknown}{_near(unknown.split('=')[0], flags)}; --help lists the flags"
+            message = f"unknown flag {unknown}{nearest(unknown.split('=')[0], flags)}; --help lists the flags"
         raise ConfigError(message)
 
 
@@ -198,11 +208,6 @@ def _fields() -> list[dataclasses.Field[Any]]:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _near(word: object, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(word), words, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _hyperparameters() -> dict[str, tuple[Any, str, str]]:
@@ -228,7 +233,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in hints:
-            raise ConfigError(f"{path}: unknown key {key!r}{_near(key, [n.replace('_', '-') for n in hints])}")
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, [n.replace('_', '-') for n in hints])}")
         values[name] = _from_toml(f"{path}: {key}", value, hints[name])
     return values
 

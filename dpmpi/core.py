@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmpi.errors import LeakError, ProtocolError
+from dpmpi.errors import BudgetExceeded, LeakError, ProtocolError
 
 Array: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -214,10 +214,21 @@ class Agent:
     charges: Charges
     round: int = 0
     active_rounds: int = 0
+    stopped: int | None = None
+    """The first round in which the budget did not allow a release."""
 
     def release(self, query: Query, scale: float = 1.0) -> Release:
-        """Charge the query to this rank's ledger, then add noise to its value, in place."""
-        self.charges.charge(self.mechanism.event(query, scale), self.round)
+        """Charge the query to this rank's ledger, then add noise to its value, in place.
+
+        When the budget does not allow it, the release is zero: free of data, so the rank goes on mixing and nobody
+        else notices. The decision depends on public parameters alone.
+        """
+        try:
+            self.charges.charge(self.mechanism.event(query, scale), self.round)
+        except BudgetExceeded:
+            self.stopped = self.stopped or self.round
+            query.value.fill(0.0)
+            return Release(query.value)
         self.mechanism.perturb(query.value, scale)
         return Release(query.value)
 

@@ -14,6 +14,17 @@ A message is one line: what was expected, what was found, what to do. `ConfigErr
 with exit code 2, the others with exit code 1.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return ` (did you mean X?)` for an error message if one of the known words is close, else nothing."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
 
 class DpmpiError(Exception):
     """Base of all errors that dpmpi raises on purpose."""

@@ -19,7 +19,6 @@ W is symmetric and its rows sum to 1, hence its columns too. W_ii > 0: at most d
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +29,7 @@ from typing import TypeVar
 import numpy as np
 
 from dpmpi.core import Array, Neighbourhood
-from dpmpi.errors import ConfigError
+from dpmpi.errors import ConfigError, nearest
 from dpmpi.rng import public_generator
 
 Edge = tuple[int, int]
@@ -93,7 +92,7 @@ def make_graph(spec: str, size: int, seed: int) -> Graph:
         raise ConfigError(f"a graph needs at least 1 rank, got {size}")
     kind, _, rest = spec.partition(":")
     if kind not in GRAPHS:
-        raise ConfigError(unknown("graph", kind, GRAPHS))
+        raise ConfigError(f"unknown graph {kind!r}{nearest(kind, GRAPHS)}, expected one of {', '.join(GRAPHS)}")
     if kind == "file":
         edges = _normal(_read_edges(rest, size))
     elif kind in ("grid", "torus"):
@@ -113,13 +112,6 @@ def make_graph(spec: str, size: int, seed: int) -> Graph:
     if stranger is not None:
         raise ConfigError(f"graph {spec} is not connected: no path from rank 0 to rank {stranger}, add edges")
     return Graph(spec, size, edges)
-
-
-def unknown(what: str, found: str, names: Sequence[str]) -> str:
-    """Return the message for a name that is not among `names`, with the nearest one."""
-    near = difflib.get_close_matches(found, names, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown {what} {found!r}: {hint}expected one of {', '.join(names)}"
 
 
 def _normal(pairs: Iterable[Edge]) -> tuple[Edge, ...]:
@@ -254,7 +246,8 @@ def _read_edges(path: str, size: int) -> Iterator[Edge]:
 def common_weight(graph: Graph, weights: str) -> float | None:
     """Return the weight that all edges share under (2) or (3), None under (1). (3) takes a dense eigenvalue problem."""
     if weights not in WEIGHTS:
-        raise ConfigError(unknown("weights", weights, WEIGHTS))
+        near, known = nearest(weights, WEIGHTS), ", ".join(WEIGHTS)
+        raise ConfigError(f"unknown weights {weights!r}{near}, expected one of {known}")
     if weights == "metropolis":
         return None
     if weights == "uniform" or not graph.edges:

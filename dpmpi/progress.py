@@ -62,7 +62,7 @@ class Progress:
             self._spoke = now
             rate = done / (now - self._begin)
             left = (self._rounds - done) / rate
-            print(  # noqa: T201 - this is the program's output
+            print(
                 f"round {done}/{self._rounds}  {rate:.0f} rounds/s  {left:.0f} s left{self._note}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip

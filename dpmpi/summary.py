@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from dpmpi import __version__
 from dpmpi.assembly import Job, is_private
 from dpmpi.engine import Seat
 from dpmpi.evaluation import Evaluation
-from dpmpi.planning import spent_epsilon
+from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.reference import Optimum
@@ -36,6 +37,8 @@ def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -
         "compute_seconds": round(max(training_seconds - wait, 0.0), 6),
         "training_seconds": round(training_seconds, 6),
         "sigma": job.sigmas[rank] or None,
+        "budget": job.wallets[rank].budget,
+        "stopped": seat.agent.stopped,
         "max_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1),
         "neighbours": {
             str(peer): {
@@ -44,7 +47,8 @@ def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -
             }
             for peer, t in peers.items()
         },
-        "spending": [[event.to_dict(), count] for event, count in ledger.spending().items()],
+        "spending": _told(ledger.spending()),
+        "earlier": _told(job.wallets[rank].earlier),
     }  # fmt: skip
 
 
@@ -54,18 +58,21 @@ def summarise(
     """Return summary.json: the figures of the whole run, null where one does not apply."""
     config, private = job.config, is_private(job.config, job.sigmas)
     for record in ranks:
-        spending = {ReleaseEvent.from_dict(event): count for event, count in record.pop("spending")}
+        spending, earlier = _heard(record.pop("spending")), _heard(record.pop("earlier"))
         record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
+        record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if earlier else None
     epsilons = [record["epsilon"] for record in ranks]
     best = None if optimum is None else optimum.value
     training = max(record["training_seconds"] for record in ranks)
-    graph = job.schedule.graph
+    graph, active = job.schedule.graph, [record["active_rounds"] for record in ranks]
     return {
         "dpmpi": __version__,
+        "run": job.run,
         "algorithm": config.algorithm,
         "ranks": len(ranks),
         "rounds": config.rounds,
         "dimension": job.dimension,
+        "batch": config.batch,
         "graph": {"name": graph.name, "edges": len(graph.edges), "beta": job.schedule.beta()},
         "objective": None if evaluation is None else evaluation.objective,
         "optimum": best,
@@ -81,7 +88,7 @@ def summarise(
             "adversary": "wire",
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
-            "epsilon_theorem": config.epsilon if config.calibration == "theorem" else None,
+            "epsilon_theorem": claimed_epsilon(config, min(job.records), active, min(job.sigmas)),
             "budget": config.epsilon,
             "evaluation_outside_guarantee": job.evaluate_every > 0,
             "insecure_noise": config.insecure_noise_seed is not None,
@@ -104,6 +111,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("accuracy", _number(summary["accuracy"], ".4f")),
         ("consensus error", _number(summary["consensus_error"], ".3e")),
         ("privacy", _privacy(privacy)),
+        ("budgets", _budgets(summary["per_rank"])),
         ("messages", f"{communication['messages']:,}"),
         ("bytes", f"{communication['bytes']:,}"),
         ("seconds", f"{summary['wall_seconds']:.2f} ({summary['rounds_per_second']:.0f} rounds/s)"),
@@ -117,6 +125,24 @@ def table(summary: dict[str, Any], directory: Path) -> str:
     return "\n".join([title, *lines])
 
 
+def _budgets(ranks: Sequence[dict[str, Any]]) -> str | None:
+    stopped = [record["stopped"] for record in ranks if record["stopped"] is not None]
+    if all(record["budget"] is None for record in ranks):
+        return None
+    if not stopped:
+        return "kept by all ranks"
+    spent = f"spent by {len(stopped)} of {len(ranks)} ranks, the first in round {min(stopped)}"
+    return f"{spent}; they went on without data"
+
+
+def _told(spending: Mapping[Any, int]) -> list[Any]:
+    return [[event.to_dict(), count] for event, count in spending.items()]
+
+
+def _heard(told: list[Any]) -> Counter[ReleaseEvent]:
+    return Counter({ReleaseEvent.from_dict(event): count for event, count in told})
+
+
 def _number(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
 
@@ -127,6 +153,6 @@ def _privacy(privacy: dict[str, Any]) -> str:
     if not privacy["private"]:
         return "NOT PRIVATE: no noise (--epsilon or --noise adds it)"
     text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
-    if privacy["epsilon_theorem"] is not None:
-        text += f" (the paper's theorem claims {privacy['epsilon_theorem']:g}; do not rely on it)"
+    if privacy["calibration"] == "theorem":
+        text += f"; WARNING: the paper's theorem claims {privacy['epsilon_theorem']:g}, do not rely on it"
     return text + ("; evaluation is outside of it" if privacy["evaluation_outside_guarantee"] else "")

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Agent, Algorithm, Array, Channel, Event, Mechanism, Query, Transport
-from dpmpi.data import Rows
 from dpmpi.engine import Engine, Seat
 from dpmpi.exchange.plain import PlainExchange
 from dpmpi.graphs import make_graph
@@ -27,7 +26,7 @@ from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.mechanisms import DeafMechanism, NoNoise
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, insecure_key
-from dpmpi.rows import Dense
+from dpmpi.rows import Dense, Rows
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.transport.loopback import LoopbackTransport
 

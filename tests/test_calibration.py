@@ -32,7 +32,7 @@ cases = st.sampled_from(
     epsilon=st.floats(-0.7, 0.7).map(lambda x: 10**x),
     sensitivity=st.floats(-4, 4).map(lambda x: 10**x),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_target_is_met_and_hardly_undercut(case, releases, rate, epsilon, sensitivity):
     noise, kind = case
     sampling = Sampling(kind, 10000 if kind == "full" else rate * 10000, 10000)
@@ -45,7 +45,7 @@ def test_the_target_is_met_and_hardly_undercut(case, releases, rate, epsilon, se
     delta=st.floats(-12, -1).map(lambda x: 10**x),
     sensitivity=st.floats(-6, 6).map(lambda x: 10**x),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_all_records_have_a_closed_form(releases, epsilon, delta, sensitivity):
     sampling = Sampling("full", 10, 10)
     sigma = calibrate("gaussian", sensitivity, sampling, releases, epsilon, delta)
@@ -65,7 +65,7 @@ def test_releases_charged_one_by_one_fit_the_filter():
 
 @pytest.mark.parametrize(
     ("q", "T", "b", "kind", "sigma"),
-    [(20000, 60000, 1, "fixed", 1.009), (20000, 1000, 32, "fixed", 0.0438), (20000, 10000, 256, "poisson", 0.03735),
+    [(20000, 10000, 1, "fixed", 0.942), (20000, 1000, 32, "fixed", 0.0438), (20000, 10000, 256, "poisson", 0.03735),
      (20000, 1000, 32, "poisson", 0.0221)],
 )  # fmt: skip
 def test_known_noise(q, T, b, kind, sigma):

@@ -196,13 +196,13 @@ def test_a_dense_shard_is_generated_in_place(spec):
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("sinthetic", "did you mean 'synthetic'"),
+        ("sinthetic", "did you mean synthetic?"),
         ("csv:x", "synthetic, libsvm, shards"),
-        ("synthetic:sample=3", "did you mean 'samples'"),
+        ("synthetic:sample=3", "did you mean samples?"),
         ("synthetic:samples=many", "samples takes a number, got 'many'"),
         ("synthetic:samples=0", "samples must be at least 1, got 0"),
         ("synthetic:features=-1", "features must be at least 1, got -1"),
-        ("synthetic:task=svn", "did you mean 'svm'"),
+        ("synthetic:task=svn", "did you mean svm?"),
         ("synthetic:task=regression", "real labels"),
         ("synthetic:task=logistic,flip=0.1", "flip belongs to task=svm"),
         ("synthetic:density=0", "density must be above 0"),

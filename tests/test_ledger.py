@@ -4,7 +4,7 @@ from contextlib import suppress
 import pytest
 
 from dpmpi.core import Sampling
-from dpmpi.errors import LedgerError
+from dpmpi.errors import BudgetExceeded, LedgerError
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import BLOCK, Ledger, read_ledger, recorded_spending
 
@@ -82,10 +82,43 @@ def test_every_change_breaks_the_chain(tmp_path, line):
             recorded_spending(path)
 
 
-def test_a_ledger_is_never_overwritten(tmp_path):
+def test_a_ledger_goes_on_over_runs(tmp_path):
     path = tmp_path / "l.jsonl"
-    with Ledger(path, {}), pytest.raises(LedgerError, match="cannot create"):
+    for run in range(3):
+        with Ledger(path, {"run": run}, expected=10) as ledger:
+            ledger.charge(EVENT, 1)
+    assert recorded_spending(path) == {EVENT: 3}
+    assert [entry["run"] for entry in read_ledger(path) if entry["type"] == "header"] == [0, 1, 2]
+
+
+def test_after_a_crash_a_ledger_goes_on_behind_the_torn_line(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with suppress(RuntimeError), Ledger(path, {}, expected=5) as ledger:
+        ledger.charge(EVENT, 1)
+        raise RuntimeError("crash")
+    with path.open("a") as file:
+        file.write('{"seq":2,"typ')
+    with Ledger(path, {}, expected=5) as ledger:
+        ledger.charge(EVENT, 1)
+    assert recorded_spending(path) == {EVENT: 6}
+
+
+def test_a_broken_ledger_is_not_continued(tmp_path):
+    path = tmp_path / "l.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(LedgerError, match=r"l\.jsonl:1"):
         Ledger(path, {})
+
+
+def test_no_charge_beyond_the_allowance(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}, expected=10, allowance=3) as ledger:
+        for t in range(3):
+            ledger.charge(EVENT, t)
+        for t in range(3, 6):
+            with pytest.raises(BudgetExceeded, match="allows 3 charges"):
+                ledger.charge(EVENT, t)
+    assert recorded_spending(path) == {EVENT: 3}
 
 
 @pytest.mark.parametrize("change", [{"noise": "uniform"}, {"sampling": "some"}, {"scale": "x"}, {"records": None}])

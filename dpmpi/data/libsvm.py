@@ -24,7 +24,7 @@ from typing import IO, Any, ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data import Settings, Shard, Survey, check_dealt, deal, held_out, signs
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out, signs
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.rng import public_generator
 from dpmpi.rows import Csr, Dense, Rows, scale_rows, take
@@ -72,14 +72,18 @@ class LibsvmFile:
         _check_found(self.path, rows, features)
         return Survey(rows, features, tuple(sorted(labels)), nonzeros)
 
+    def training_rows(self, survey: Survey) -> int:
+        """Return how many rows are left when the held-out ones are gone."""
+        total = self.settings.samples or survey.rows
+        if total > survey.rows:
+            raise ConfigError(f"{self.path} has {survey.rows} rows, fewer than the {total} samples asked for")
+        return total - held_out(total, self.settings.test_fraction)
+
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rows of `rank`, in the order of the permutation."""
         survey = survey or self.survey()
-        total = survey.rows if self.settings.samples is None else self.settings.samples
-        if total > survey.rows:
-            raise ConfigError(f"{self.path} has {survey.rows} rows, fewer than the {total} samples asked for")
-        tests = held_out(total, self.settings.test_fraction)
-        trains = total - tests
+        trains = self.training_rows(survey)
+        tests = (self.settings.samples or survey.rows) - trains
         check_dealt(trains, size, str(self.path))
         order = public_generator(self.settings.seed, "shuffle").permutation(survey.rows)
         train, test = deal(trains, rank, size), deal(tests, rank, size)

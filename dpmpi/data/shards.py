@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data import Settings, Shard, Source, Survey, held_out
+from dpmpi.data.base import Settings, Shard, Source, Survey, held_out
 from dpmpi.data.libsvm import read_rows
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.rng import public_generator
@@ -50,6 +50,10 @@ class ShardFiles:
     def survey(self) -> None:
         """Return None: nobody looks at another rank's file."""
         return
+
+    def training_rows(self, survey: Survey) -> int:
+        """Raise `ConfigError`: nobody looks at another rank's file."""
+        raise ConfigError("the number of rows of a shard is known to its rank alone")
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rank's own file; the test rows are the last ones after a shuffle."""

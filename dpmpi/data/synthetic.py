@@ -22,8 +22,8 @@ from typing import ClassVar, Literal, Self, TypeAlias
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data import Settings, Shard, Survey, check_dealt, deal, held_out, suggest
-from dpmpi.errors import ConfigError
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out
+from dpmpi.errors import ConfigError, nearest
 from dpmpi.rng import public_generator
 from dpmpi.rows import Csr, Dense, Positions, Rows
 
@@ -58,7 +58,7 @@ class Synthetic:
             key, _, value = item.partition("=")
             if key not in known:
                 raise ConfigError(
-                    f"synthetic: unknown option {key!r}, expected one of {', '.join(known)}{suggest(key, known)}"
+                    f"synthetic: unknown option {key!r}, expected one of {', '.join(known)}{nearest(key, known)}"
                 )
             try:
                 options[key] = known[key](value)
@@ -78,7 +78,7 @@ class Synthetic:
         tasks = list(_TASK_OF_LOSS.values())
         if self.task not in tasks:
             raise ConfigError(
-                f"synthetic: unknown task {self.task!r}, expected one of {', '.join(tasks)}{suggest(self.task, tasks)}"
+                f"synthetic: unknown task {self.task!r}, expected one of {', '.join(tasks)}{nearest(self.task, tasks)}"
             )
         if self.task == "regression" and self.settings.binary:
             raise ConfigError(
@@ -107,6 +107,10 @@ class Synthetic:
         rows = self.samples + self.tests
         labels = () if self.task == "regression" else (-1.0, 1.0)
         return Survey(rows, self.features, labels, rows * self.nonzeros)
+
+    def training_rows(self, survey: Survey) -> int:
+        """Return `samples`: the test rows come on top."""
+        return self.samples
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Generate the rows of `rank`; the test rows are the ones after all training rows."""

@@ -145,11 +145,11 @@ def _group(event: ReleaseEvent, count: int = 1) -> _Group:
     rate = 1.0 if event.sampling.kind == "full" else event.sampling.rate
     if not 0 < rate <= 1:
         raise ConfigError(f"the sampling rate must be in (0, 1], found {rate}: the batch cannot exceed the records")
-    if event.scale < 0 or event.sensitivity < 0 or count != int(count) or count < 0:
+    if not (event.scale >= 0 and event.sensitivity >= 0 and count >= 0 and count == int(count)):  # also refuses nan
         raise ConfigError(f"scale, sensitivity and count must not be negative, found {count} x {event}")
-    if event.noise == "none" or event.scale == 0:
-        return _Group("none", "full", 1.0, 0.0, int(count))
     z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
+    if event.noise == "none" or event.scale == 0 or not z > 1e-100:
+        return _Group("none", "full", 1.0, 0.0, int(count))
     return _Group(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count))
 
 

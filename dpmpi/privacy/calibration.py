@@ -86,10 +86,8 @@ def _search(cost: Callable[[float], float], guess: float, epsilon: float) -> flo
     scale = _round_up(guess)
     costs = {0.0: math.inf, scale: cost(scale)}
     low, high = (scale, math.inf) if costs[scale] > epsilon else (0.0, scale)
-    step = 1.05
-    while high == math.inf or (
-        low == 0 and costs[high] <= _TIGHT * epsilon
-    ):  # steps grow, so that a guess off by orders of magnitude costs little
+    step = 1.05  # grows, so that a guess off by orders of magnitude costs little
+    while high == math.inf or (low == 0 and costs[high] <= _TIGHT * epsilon):
         scale = _round_up(low * step) if high == math.inf else _round_up(high / step)
         if not 1e-200 < scale < 1e200:
             raise ConfigError(f"no scale of noise reaches epsilon {epsilon:g}: choose a larger epsilon or delta")

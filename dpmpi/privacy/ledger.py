@@ -3,7 +3,8 @@
 A line is a JSON object with `seq`, `type`, its own fields, `prev` (the hash of the line before) and `hash`, the SHA-256
 of the line without `hash`. The types are
 
-    header    who, which run, under which settings; `private: false` where nothing is promised
+    header    who, which run, under which settings; `private: false` where nothing is promised. A file that goes on
+              over several runs has one for each.
     reserve   `count` charges of `event` may be made from round `round` on; fsynced before the first of them
     close     how many charges of the last reservation were not used
 
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmpi.core import Event
-from dpmpi.errors import LedgerError
+from dpmpi.errors import BudgetExceeded, LedgerError
 from dpmpi.privacy.events import ReleaseEvent
 
 BLOCK = 128
@@ -40,21 +41,32 @@ def _hash(entry: dict[str, Any]) -> str:
 class Ledger:
     """Writes one rank's ledger. Use as a context manager: a clean exit closes the last reservation."""
 
-    def __init__(self, path: Path, header: dict[str, Any], expected: int = BLOCK) -> None:
-        """Create the file and write its header; `expected` charges are foreseen, reservations do not exceed them."""
+    def __init__(
+        self, path: Path, header: dict[str, Any], expected: int = BLOCK, allowance: int | None = None
+    ) -> None:
+        """Create the file, or go on with the one that is there, and write a header.
+
+        `expected` charges are foreseen; a reservation does not exceed them. No more than `allowance` are made.
+        """
         self._path = path
         self._seq = 0
         self._prev = FIRST
         self._event: Event | None = None
         self._left = 0
-        self._expected = expected
+        self._expected = expected if allowance is None else min(expected, allowance)
+        self._allowance = allowance
         self._spent: Counter[Event] = Counter()
         self._closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("x", encoding="utf-8")
+            if path.exists():
+                for entry in read_ledger(path):
+                    self._seq, self._prev = entry["seq"] + 1, _hash(entry)
+                whole = path.read_bytes().rpartition(b"\n")[0]
+                os.truncate(path, len(whole) + 1)  # a torn last line was never durable
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise LedgerError(f"cannot create the ledger {path}: {error.strerror}") from error
+            raise LedgerError(f"cannot open the ledger {path}: {error.strerror}") from error
         self._write("header", header)
 
     def __enter__(self) -> Ledger:
@@ -72,7 +84,7 @@ class Ledger:
         self._left -= 1
 
     def spending(self) -> Counter[Event]:
-        """Return what has been charged so far."""
+        """Return what this run has charged so far."""
         spent = self._spent.copy()
         if self._event is not None:
             spent[self._event] -= self._left
@@ -89,6 +101,8 @@ class Ledger:
         if self._closed:
             raise LedgerError(f"the ledger {self._path} is closed: nothing can be charged any more")
         self._give_back()
+        if self._allowance is not None and self._spent.total() >= self._allowance:
+            raise BudgetExceeded(f"the budget allows {self._allowance} charges, and all are made")
         block = max(BLOCK, -(-self._expected // BLOCKS))
         count = max(1, min(block, self._expected - self._spent.total()))
         self._write("reserve", {"event": event.to_dict(), "count": count, "round": round_})
@@ -142,10 +156,15 @@ def recorded_spending(path: Path) -> Counter[ReleaseEvent]:
     spent: Counter[ReleaseEvent] = Counter()
     event: ReleaseEvent | None = None
     for entry in read_ledger(path):
-        if entry["type"] == "reserve":
-            event = ReleaseEvent.from_dict(entry["event"])
-            spent[event] += int(entry["count"])
-        elif entry["type"] == "close" and event is not None:
-            spent[event] -= int(entry["unused"])
-            event = None
+        try:
+            if entry["type"] == "reserve":
+                event = ReleaseEvent.from_dict(entry["event"])
+                spent[event] += int(entry["count"])
+            elif entry["type"] == "close" and event is not None:
+                spent[event] -= int(entry["unused"])
+                event = None
+            elif entry["type"] == "header":
+                event = None
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error})") from error
     return +spent

@@ -1,0 +1,126 @@
+"""What a run will cost, before it runs: noise, epsilon, messages, bytes, mixing. No MPI, no training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpmpi.config import Config, from_values, make_parser
+from dpmpi.core import TRAILER_BYTES
+from dpmpi.data import parse_source
+from dpmpi.errors import ConfigError
+from dpmpi.graphs import make_graph
+from dpmpi.planning import (
+    claimed_epsilon,
+    noise_levels,
+    planned_releases,
+    release_event,
+    resolve_batch,
+    spent_epsilon,
+)
+from dpmpi.schedules import make_schedule
+
+EXAMPLES = """\
+examples:
+  python -m dpmpi plan --ranks 20 --samples-per-rank 20000 --dimension 2000 --rounds 2000 --batch 256 --epsilon 1
+  python -m dpmpi plan --config runs/demo/config.toml --ranks 20 --json
+"""
+
+
+def make_plan(config: Config, ranks: int, records: Sequence[int], dimension: int | None) -> dict[str, Any]:
+    """Return the plan: figures per rank where ranks differ, null where one does not apply."""
+    algorithm = config.make_algorithm()
+    graph = make_graph(config.graph, ranks, config.seed)
+    sampled = getattr(algorithm, "schedule", "static") == "sampled"
+    schedule = make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
+    active = schedule.active_counts(1, config.rounds + 1).tolist()
+    config = resolve_batch(config, records, active)
+    sigmas = noise_levels(config, records, active)
+    epsilons = [
+        spent_epsilon({release_event(config, count, sigma): planned_releases(config, rounds)}, config.delta)
+        for count, rounds, sigma in set(zip(records, active, sigmas, strict=True))
+    ]
+    finite = [epsilon for epsilon in epsilons if epsilon is not None]
+    per_round = 2 * (config.sample_edges or 1) if sampled else 2 * len(graph.edges)
+    messages = per_round * config.rounds
+    return {
+        "algorithm": config.algorithm,
+        "ranks": ranks,
+        "rounds": config.rounds,
+        "dimension": dimension,
+        "graph": {"name": graph.name, "edges": len(graph.edges), "beta": schedule.beta()},
+        "batch": config.batch,
+        "records": [min(records), max(records)],
+        "active_rounds": [min(active), max(active)],
+        "sigma": [min(sigmas), max(sigmas)],
+        "epsilon": max(finite) if len(finite) == len(epsilons) else None,
+        "epsilon_theorem": claimed_epsilon(config, min(records), active, min(sigmas)),
+        "delta": config.delta,
+        "calibration": config.calibration if config.epsilon is not None else None,
+        "messages": messages,
+        "payload_bytes": None if dimension is None else messages * 8 * dimension,
+        "bytes": None if dimension is None else messages * (8 * dimension + TRAILER_BYTES),
+    }
+
+
+def show(plan: dict[str, Any]) -> str:
+    """Return the plan as a table."""
+
+    def span(pair: Sequence[float], form: str) -> str:
+        low, high = (format(value, form) for value in pair)
+        return low if low == high else f"{low} ... {high}"
+
+    noise = "none: NOT PRIVATE" if plan["sigma"][0] == 0 else span(plan["sigma"], ".4g")
+    rows = [
+        ("records a rank", span(plan["records"], ",")),
+        ("active rounds", span(plan["active_rounds"], ",")),
+        ("batch", plan["batch"]),
+        ("noise (sigma)", noise),
+    ]
+    epsilon, claim = math.inf if plan["epsilon"] is None else plan["epsilon"], plan["epsilon_theorem"]
+    rows.append(("epsilon", f"{epsilon:.4g} at delta {plan['delta']:g}, certified"))
+    if claim is not None:
+        trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
+        rows.append(("theorem claims", f"{claim:.4g}{trust}"))
+    rows += [("beta", f"{plan['graph']['beta']:.4f}"), ("messages", f"{plan['messages']:,}")]
+    if plan["bytes"] is not None:
+        rows.append(("bytes", f"{plan['bytes']:,}"))
+    title = f"{plan['algorithm']}, {plan['ranks']} ranks, {plan['graph']['name']}, {plan['rounds']} rounds"
+    return "\n".join([title, *(f"  {name:<16} {value}" for name, value in rows)])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `python -m dpmpi plan`."""
+    parser = make_parser("python -m dpmpi plan", EXAMPLES)
+    parser.description = __doc__
+    parser.add_argument("--samples-per-rank", type=int, metavar="N", help="records a rank, if there is no data yet")
+    parser.add_argument("--dimension", type=int, metavar="M", help="features, if there is no data yet")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = vars(parser.parse_args(argv))
+    as_json, count, dimension = (given.pop(name, None) for name in ("json", "samples_per_rank", "dimension"))
+    config = from_values(given)
+    ranks = config.ranks or config.loopback
+    if ranks is None:
+        raise ConfigError("plan needs the number of ranks: --ranks N")
+    if count is None:
+        source = parse_source(
+            config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
+            seed=config.seed, loss=config.loss,
+        )  # fmt: skip
+        survey = source.survey()
+        if survey is None:
+            raise ConfigError("plan cannot see the shards: give --samples-per-rank N and --dimension M")
+        training = source.training_rows(survey)
+        if training < ranks:
+            raise ConfigError(f"{training} training rows are too few for {ranks} ranks")
+        records = [(rank + 1) * training // ranks - rank * training // ranks for rank in range(ranks)]
+        dimension = dimension or survey.features
+    elif count < 1 or (dimension is not None and dimension < 1):
+        raise ConfigError(f"--samples-per-rank and --dimension must be at least 1, got {count} and {dimension}")
+    else:
+        records = [count] * ranks
+    plan = make_plan(config, ranks, records, dimension)
+    print(json.dumps(plan, indent=1) if as_json else show(plan), flush=True)
+    return 0
