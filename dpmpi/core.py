@@ -303,7 +303,7 @@ class Channel:
         self.outgoing: Bytes = self.messages[0][:payload_bytes]
         self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.messages[1:]]
         self._outgoing_trailer = self.messages[0][n:].view(np.int64)
-        self._incoming_trailers = [message[n:].view(np.int64) for message in self.messages[1:]]
+        self._incoming_trailers = [message.data[n:] for message in self.messages[1:]]
         self.exchanges = 0
         """How often the channel was started: the meter's count."""
         self.awaited = 0
@@ -321,11 +321,13 @@ class Channel:
 
     def check(self) -> None:
         """Raise `ProtocolError` if a message that came is not of this round and hop."""
+        expected = self._outgoing_trailer.tobytes()
         for peer, trailer in zip(self.peers, self._incoming_trailers, strict=True):
-            if trailer[0] != self.round or trailer[1] != self.hop:
+            if trailer.tobytes() != expected:
+                round_, hop = np.frombuffer(trailer, np.int64)
                 raise ProtocolError(
                     f"rank {self.rank} expected round {self.round}, hop {self.hop} from rank {peer}, "
-                    f"got round {trailer[0]}, hop {trailer[1]}: do all ranks run the same configuration?"
+                    f"got round {round_}, hop {hop}: do all ranks run the same configuration?"
                 )
 
 

@@ -20,6 +20,8 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_CO
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
+POLLS = 64
+"""How often to poll between looks at the clock."""
 SLEEP_AFTER_SECONDS = 0.02
 """A neighbour that is this late is slow, not merely not scheduled: stop competing with it for the core."""
 
@@ -73,6 +75,7 @@ class MpiTransport:
         self._rounds = world.Dup()
         self._aside = world.Dup()
         self._deadline = deadline
+        self._since = 0.0
         self.rank: int = world.Get_rank()
         self.size: int = world.Get_size()
         self.ranks: Sequence[int] = (self.rank,)
@@ -100,22 +103,24 @@ class MpiTransport:
         return True
 
     def wait(self, channel: Channel) -> None:
-        """Poll, yielding the core between polls; note which message came last."""
-        requests = channel.handle
-        if not self._testall(requests):
-            receives, left = len(channel.peers), len(requests)
+        """Poll, yielding the core before each poll; note which message came last.
 
-            def poll() -> bool:
-                nonlocal left
-                finished = self._testsome(requests)
-                if finished:
-                    left -= len(finished)
-                    for position in finished:
-                        if position < receives:
-                            channel.awaited = position
-                return left == 0
-
-            self._poll(poll, lambda: self._silence(channel))
+        To yield first costs little when the neighbour has a core of its own, and when it does not, it is the only way
+        to hear from it.
+        """
+        requests, receives = channel.handle, len(channel.peers)
+        left, polls, testsome, yield_core = len(requests), 0, self._testsome, os.sched_yield
+        while left:
+            yield_core()
+            finished = testsome(requests)
+            if finished:
+                left -= len(finished)
+                for position in finished:
+                    if position < receives:
+                        channel.awaited = position
+            polls += 1
+            if polls % POLLS == 0:
+                self._late(polls, lambda: self._silence(channel))
         channel.check()
 
     def total(self, buffer: Array) -> None:
@@ -170,27 +175,30 @@ class MpiTransport:
         return " ".join(str(self._mpi.Get_library_version()).split())[:60]
 
     def _finish(self, request: Any, what: str) -> None:
-        self._poll(
-            lambda: bool(request.Test()),
-            lambda: NeighbourSilent(
-                f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
-                "(--deadline SECONDS waits longer)?"
-            ),
-        )
-
-    def _poll(self, ready: Callable[[], bool], silence: Callable[[], Exception]) -> None:
-        """Poll until `ready`; raise `silence()` after the deadline."""
-        yield_core, begin = os.sched_yield, time.monotonic()
+        """Wait for a collective operation."""
         polls = 0
-        while not ready():
-            yield_core()
+        while not request.Test():
+            os.sched_yield()
             polls += 1
-            if polls % 64 == 0:
-                waited = time.monotonic() - begin
-                if waited > self._deadline:
-                    raise silence()
-                if waited > SLEEP_AFTER_SECONDS:
-                    time.sleep(min(0.05 * waited, 0.01))
+            if polls % POLLS == 0:
+                self._late(
+                    polls,
+                    lambda: NeighbourSilent(
+                        f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
+                        "(--deadline SECONDS waits longer)?"
+                    ),
+                )
+
+    def _late(self, polls: int, silence: Callable[[], Exception]) -> None:
+        """Raise `silence()` if the deadline is over; sleep if the neighbour is slow, not merely not scheduled."""
+        now = time.monotonic()
+        if polls == POLLS:
+            self._since = now
+        waited = now - self._since
+        if waited > self._deadline:
+            raise silence()
+        if waited > SLEEP_AFTER_SECONDS:
+            time.sleep(min(0.05 * waited, 0.01))
 
     def _silence(self, channel: Channel) -> Exception:
         silent = [
