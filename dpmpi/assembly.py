@@ -7,70 +7,31 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from dpmpi import __version__
+from dpmpi.agreement import agreed, on_first
 from dpmpi.config import Config
 from dpmpi.core import Agent, Transport
 from dpmpi.data import Shard, Source, Survey, parse_source, widen
 from dpmpi.engine import Engine, Seat
-from dpmpi.errors import ConfigError, DataError, DpmpiError
+from dpmpi.errors import ConfigError, DataError
 from dpmpi.exchange import EXCHANGES
 from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES, Loss
 from dpmpi.penalties import Regulariser, parse_penalty
-from dpmpi.planning import (
-    allowance,
-    filter_order,
-    noise_levels,
-    planned_releases,
-    read_budget,
-    release_event,
-    resolve_batch,
-)
-from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.ledger import Ledger, read_ledger, recorded_spending
+from dpmpi.planning import noise_levels, planned_releases, resolve_batch
+from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key
 from dpmpi.rows import Dense, Rows
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.transport.meter import Meter
-
-Result = TypeVar("Result")
-
-
-def agreed(transport: Transport, action: Callable[[], Result]) -> Result:
-    """Run `action` in every process; if it fails in one, raise that process's error in all of them."""
-    error: DpmpiError | None = None
-    try:
-        result = action()
-    except DpmpiError as caught:
-        error = caught
-    text = "" if error is None else json.dumps([type(error).__name__, str(error)])
-    for found in transport.collect([text] * len(transport.ranks)):
-        if found:
-            name, message = json.loads(found)
-            kinds = {kind.__name__: kind for kind in (ConfigError, DataError)}
-            raise kinds.get(name, DpmpiError)(message)
-    return result
-
-
-@dataclass(frozen=True)
-class Wallet:
-    """Where a rank charges, what it may spend in all, and how many charges of this run that leaves."""
-
-    path: Path
-    earlier: Mapping[ReleaseEvent, int]
-    budget: float | None
-    allowance: int | None
-    order: int
-    """The Renyi order of the filter, for a ledger that goes on over runs."""
+from dpmpi.wallets import Wallet, open_wallets
 
 
 @dataclass
@@ -97,8 +58,14 @@ class Job:
     """0 for never."""
 
 
-def assemble(config: Config, transport: Transport, ledger_path: Callable[[int], Path], stack: ExitStack) -> Job:
-    """Load the data, calibrate the noise, open the ledgers; all processes call this together."""
+def assemble(
+    config: Config, transport: Transport, ledger_path: Callable[[int], Path], stack: ExitStack,
+    ready: Callable[[], None] = lambda: None,
+) -> Job:  # fmt: skip
+    """Load the data, calibrate the noise, open the ledgers; all processes call this together.
+
+    `ready` is called, on all of them, when nothing is left that could be refused and before anything is written.
+    """
     if config.ranks is not None and config.ranks != transport.size:
         raise ConfigError(f"the configuration is for {config.ranks} ranks, found {transport.size}")
     algorithm, loss = config.make_algorithm(), LOSSES[config.loss]
@@ -124,6 +91,7 @@ def assemble(config: Config, transport: Transport, ledger_path: Callable[[int], 
         transport, lambda: noise_levels(config, records, active)
     )  # fmt: skip
     wallets = open_wallets(config, transport, ledger_path, shards, records, sigmas, active)
+    ready()
 
     meter = Meter(transport)
     every = config.evaluate
@@ -134,7 +102,8 @@ def assemble(config: Config, transport: Transport, ledger_path: Callable[[int], 
         "run": run, "dpmpi": __version__, "algorithm": config.algorithm, "config": config.digest(),
         "ranks": transport.size,
         "private": is_private(config, sigmas), "insecure_noise": config.insecure_noise_seed is not None,
-        "evaluation": "off" if every == 0 else "on: evaluation reads the data without noise, outside of the guarantee",
+        "evaluation": "on: it reads the data without noise, outside of the guarantee" if every else "off",
+        "reference": "on: it reads the data without noise, outside of the guarantee" if config.reference else "off",
         "delta": config.delta, "calibration": config.calibration if config.epsilon is not None else "noise given",
     }  # fmt: skip
     seats, ledgers = [], []
@@ -146,7 +115,7 @@ def assemble(config: Config, transport: Transport, ledger_path: Callable[[int], 
         wallet = wallets[rank]
         fields = header | {"rank": rank, "sigma": sigmas[rank], "records": shard.rows.count, "budget": wallet.budget}
         if config.ledger is not None:
-            fields |= {"shard": shard.fingerprint, "filter_order": wallet.order}
+            fields |= {"shard": wallet.owner, "filter_order": wallet.order}
         expected = planned_releases(config, active[rank])
         ledger = stack.enter_context(Ledger(wallet.path, fields, expected, wallet.allowance))
         agent = Agent(rank, transport.size, dimension, schedule.share, problem, penalty, mechanism, ledger)
@@ -196,59 +165,3 @@ def load_shards(source: Source, transport: Transport) -> tuple[list[Shard], int]
                 f"all ranks must have the same features: rank {rank} has {found_width} columns, another has {dimension}"
             )
     return [widen(shard, dimension) for shard in shards], dimension
-
-
-def open_wallets(
-    config: Config, transport: Transport, ledger_path: Callable[[int], Path], shards: Sequence[Shard],
-    records: Sequence[int], sigmas: Sequence[float], active: Sequence[int],
-) -> dict[int, Wallet]:  # fmt: skip
-    """Return the wallets of the ranks in this process, after reading their budgets and what earlier runs spent."""
-    earlier: dict[int, Counter[ReleaseEvent]] = {}
-    budgets: dict[int, float | None] = {}
-    orders: dict[int, int] = {}
-    path = ledger_path if config.ledger is None else lambda rank: Path(str(config.ledger)) / f"rank-{rank:03d}.jsonl"
-
-    def read() -> None:
-        for rank, shard in zip(transport.ranks, shards, strict=True):
-            budgets[rank] = read_budget(config, rank)
-            earlier[rank] = Counter()
-            if path(rank).exists():
-                check_owner(path(rank), shard)
-                earlier[rank] = recorded_spending(path(rank))
-                orders[rank] = int(next(read_ledger(path(rank))).get("filter_order", 2))
-
-    agreed(transport, read)
-    told = [
-        json.dumps([budgets[k], orders.get(k), [[event.to_dict(), count] for event, count in earlier[k].items()]])
-        for k in transport.ranks
-    ]
-    everyone = [json.loads(text) for text in transport.collect(told)]
-
-    def allow(rank: int) -> tuple[int | None, int]:
-        budget, order, spent = everyone[rank]
-        event, planned = release_event(config, records[rank], sigmas[rank]), planned_releases(config, active[rank])
-        before = {ReleaseEvent.from_dict(fields): count for fields, count in spent}
-        if order is None:
-            order = filter_order(event, planned, budget or config.epsilon or 1.0, config.delta)
-        allowed = None if budget is None else allowance(event, planned, before, budget, config.delta, order)
-        return allowed, order
-
-    plain = config.budget is None and config.ledger is None
-    found = [(None, 2)] * transport.size if plain else on_first(
-        transport, lambda: [allow(rank) for rank in range(transport.size)]
-    )  # fmt: skip
-    return {k: Wallet(path(k), earlier[k], budgets[k], *found[k]) for k in transport.ranks}
-
-
-def check_owner(path: Path, shard: Shard) -> None:
-    """Raise `ConfigError` if a ledger belongs to another shard: its spending would be counted for the wrong people."""
-    for entry in read_ledger(path):
-        owner = entry.get("shard")
-        if owner is not None and owner != shard.fingerprint:
-            raise ConfigError(f"the ledger {path} belongs to another shard: give this one its own --ledger directory")
-
-
-def on_first(transport: Transport, compute: Callable[[], Any]) -> Any:
-    """Compute a JSON-ready value on the first rank and give it to all: accountants are slow to import."""
-    text = json.dumps(agreed(transport, lambda: compute() if 0 in transport.ranks else None))
-    return json.loads(transport.collect([text] * len(transport.ranks))[0])

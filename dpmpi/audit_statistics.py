@@ -39,35 +39,46 @@ SHARPEST = 1e-3
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
-def likelihood(releases: Array, signal: float, sigma: float, rate: float) -> Array:
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What a canary does to a release r: without it r is about `base`, with it, at `rate`, `plus` or `minus` more."""
+
+    base: float
+    plus: float
+    minus: float
+    rate: float
+    sigma: float
+
+
+def likelihood(releases: Array, signal: Signal) -> Array:
     """Return, column by column, the log-likelihood ratio of a canary of sign + against one of sign -.
 
-    A canary that takes part, with probability s, moves a release r by +g or -g, against noise of deviation sigma:
+    With s the rate, b the base, p and m the two shifts, and noise of deviation sigma, it is
 
-        sum_t log( (1 - s + s e^{(g r_t - g^2/2)/sigma^2}) / (1 - s + s e^{(-g r_t - g^2/2)/sigma^2}) )
+        sum_t log( 1 - s + s e^{(p (r_t - b) - p^2/2)/sigma^2} ) - the same with m                      (4)
 
     which is the best score there is, if rounds are independent and the noise is what it should be.
     """
-    variance = max(sigma, SHARPEST * signal) ** 2
-    if rate >= 1.0:
-        return np.asarray(2.0 * signal / variance * releases.sum(axis=0))
-    absent, present = math.log1p(-rate), math.log(rate) - signal * signal / (2.0 * variance)
-    tilt = releases * (signal / variance)
-    terms = np.logaddexp(absent, present + tilt) - np.logaddexp(absent, present - tilt)
-    return np.asarray(terms.sum(axis=0))
+    shift = max(abs(signal.plus), abs(signal.minus))
+    variance = max(signal.sigma, SHARPEST * shift) ** 2
+    r = releases - signal.base
+    up = (signal.plus * r - signal.plus**2 / 2) / variance
+    down = (signal.minus * r - signal.minus**2 / 2) / variance
+    if signal.rate < 1.0:
+        absent, present = math.log1p(-signal.rate), math.log(signal.rate)
+        up, down = np.logaddexp(absent, present + up), np.logaddexp(absent, present + down)
+    return np.asarray((up - down).sum(axis=0))
 
 
-def scores(releases: Array, signal: float, sigma: float, rate: float) -> dict[str, float]:
+def scores(releases: Array, signal: Signal) -> dict[str, float]:
     """Return the scores of one run, all of them large for a canary of sign +.
 
-    The likelihood ratio trusts that the noise is independent and the contribution g; the other two do not: noise that
-    is the same in every round drops out of the distances from the median, and a record that was weighted too much in
-    some round shows in the largest release.
+    The likelihood ratio trusts that rounds are independent; noise that is the same in every round drops out of the
+    distances from the median.
     """
     return {
-        "likelihood ratio": float(likelihood(releases, signal, sigma, rate)),
+        "likelihood ratio": float(likelihood(releases, signal)),
         "distance from the median": float(np.sum(releases - np.median(releases))),
-        "largest release": float(releases[np.argmax(np.abs(releases))]),
     }
 
 
@@ -144,9 +155,7 @@ def choose_rule(plus: Mapping[str, Array], minus: Mapping[str, Array], delta: fl
     return best
 
 
-def two_world_bound(
-    plus: Mapping[str, Array], minus: Mapping[str, Array], delta: float, confidence: float
-) -> Bound:
+def two_world_bound(plus: Mapping[str, Array], minus: Mapping[str, Array], delta: float, confidence: float) -> Bound:
     """Return the bound (2) from the scores of runs in the two worlds: chosen on the even runs, measured on the odd."""
     rule = choose_rule(
         {name: values[::2] for name, values in plus.items()}, {name: values[::2] for name, values in minus.items()},

@@ -96,10 +96,10 @@ class Bare:
         vector[:m] = self._sum
 
 
-def measure(transport: MpiTransport, dimension: int, records: int, turns: int, folder: Path) -> dict[str, float]:
+def measure(transport: MpiTransport, dimension: int, shard_mb: float, turns: int, folder: Path) -> dict[str, float]:
     """Return the median seconds of one round of each kind, the slowest rank's."""
     rank, schedule = transport.rank, StaticSchedule(make_graph("ring", transport.size, 0))
-    draw = np.random.default_rng(rank)
+    draw, records = np.random.default_rng(rank), max(8, int(shard_mb * 1e6 / (8 * dimension)))
     X = draw.standard_normal((records, dimension))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     y = draw.choice([-1.0, 1.0], records)
@@ -200,7 +200,7 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--dimensions", default=",".join(map(str, DIMENSIONS)), help="which, separated by commas")
-    parser.add_argument("--records", type=int, default=64, help="rows per rank of the gradient (default: 64)")
+    parser.add_argument("--shard-mb", type=float, default=32.0, help="the data of a rank in MB (default: 32)")
     parser.add_argument("--turns", type=int, default=5, help="how often each kind is timed (default: 5)")
     parser.add_argument("--startup", type=int, metavar="N", help="time the start of N ranks instead (without mpirun)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE, or - for standard output")
@@ -216,11 +216,11 @@ def main(argv: Sequence[str]) -> int:
     transport = open_world()
     if transport.size < 2:
         raise ConfigError("bench times an exchange: start it as mpirun -n 4 python -m dpmpi bench")
-    result = {"ranks": transport.size, "mpi": transport.describe(), "records": flags.records, "dimensions": {}}
-    text = [f"{transport.size} ranks on a ring, {flags.records} records a rank; us a round, median of {flags.turns}"]
+    result = {"ranks": transport.size, "mpi": transport.describe(), "shard_mb": flags.shard_mb, "dimensions": {}}
+    text = [f"{transport.size} ranks on a ring, {flags.shard_mb:g} MB a rank; us a round, median of {flags.turns}"]
     with tempfile.TemporaryDirectory() as folder:
         for m in (int(part) for part in flags.dimensions.split(",")):
-            seconds = measure(transport, m, flags.records, flags.turns, Path(folder))
+            seconds = measure(transport, m, flags.shard_mb, flags.turns, Path(folder))
             found = ratios(seconds)
             result["dimensions"][str(m)] = {"seconds": seconds, "ratios": found}
             text.append(f"m = {m}")

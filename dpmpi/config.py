@@ -48,7 +48,9 @@ class Config:
     )
     samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
     normalize: bool = _option(True, "scale every row to norm at most 1", bool)
-    test_fraction: float = _option(0.1, "rows held out for the accuracy", float, metavar="F", least=0)
+    test_fraction: float | None = _option(
+        None, "rows held out for the accuracy (default: 0.1; 0 for shards)", float, metavar="F", least=0
+    )
 
     graph: str = _option(
         "ring", "ring, path, star, grid, torus, complete, erdos-renyi:p=.., random:edges=.. or file:PATH"
@@ -115,7 +117,7 @@ class Config:
         if self.epsilon is not None and self.noise is not None:
             raise ConfigError("give --epsilon (a target) or --noise (a standard deviation), not both")
         for name in ("delta", "test_fraction"):
-            if getattr(self, name) >= 1:
+            if (getattr(self, name) or 0) >= 1:
                 raise ConfigError(f"{_flag(name)} must be less than 1, got {getattr(self, name)}")
         sampled = ALGORITHMS[self.algorithm].schedule == "sampled"
         if self.sample_edges is not None and not sampled:
@@ -143,12 +145,13 @@ class Config:
         values = {f.name: getattr(self, f.name) for f in _fields()}
         algorithm = self.make_algorithm()
         values |= {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+        del values["loopback"]  # how it was launched
         lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
         """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher)."""
-        same = dataclasses.replace(self, out=None, ledger=None, deadline=1.0, ranks=None, loopback=None)
+        same = dataclasses.replace(self, out=None, ledger=None, deadline=1.0, ranks=None)
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
 
 

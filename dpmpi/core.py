@@ -282,12 +282,14 @@ class Schedule(Protocol):
 class Channel:
     """One rank's buffers towards a fixed set of peers: the same bytes to each, one message from each.
 
-    A message is the payload followed by the trailer (round, hop). The buffers live as long as the channel.
+    A message is the payload followed by the trailer (round, hop). There are two outgoing buffers, used in turns: when a
+    rank has heard from all its peers of one exchange, they have heard its message of the exchange before, so the
+    buffer that is filled next is never one that still travels, and nobody has to wait for a send.
     """
 
     __slots__ = (
-        "_incoming_trailers", "_outgoing_trailer", "awaited", "exchanges", "handle", "hop", "incoming", "messages",
-        "outgoing", "payload_bytes", "peers", "rank", "round", "tag",
+        "_incoming_trailers", "_trailers", "awaited", "exchanges", "handle", "hop", "incoming", "incoming_messages",
+        "outgoing", "outgoing_messages", "payload_bytes", "peers", "rank", "round", "tag", "turn",
     )  # fmt: skip
 
     def __init__(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> None:
@@ -298,32 +300,48 @@ class Channel:
         self.tag = tag
         self.round = 0
         self.hop = 0
-        self.messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(len(self.peers) + 1)]
-        """The outgoing message, then one incoming message per peer, trailers included."""
-        self.outgoing: Bytes = self.messages[0][:payload_bytes]
-        self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.messages[1:]]
-        self._outgoing_trailer = self.messages[0][n:].view(np.int64)
-        self._incoming_trailers = [message.data[n:] for message in self.messages[1:]]
+        self.turn = 0
+        """Which of the two outgoing buffers is in use."""
+        self.outgoing_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(2)]
+        self.incoming_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in self.peers]
+        self.outgoing: list[Bytes] = [message[:payload_bytes] for message in self.outgoing_messages]
+        """The payloads of the two outgoing buffers."""
+        self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.incoming_messages]
+        self._trailers = [message[n:].view(np.int64) for message in self.outgoing_messages]
+        self._incoming_trailers = [message.data[n:] for message in self.incoming_messages]
         self.exchanges = 0
-        """How often the channel was started: the meter's count."""
-        self.awaited = 0
-        """Position in `peers` of the message that came last, where the transport can tell."""
+        """How often the channel was used."""
+        self.awaited: int | None = None
+        """Position in `peers` of the message that the last wait was for; None if it was too short to tell."""
         self.handle: Any = None
         """The transport's own: its requests for these buffers."""
+
+    @property
+    def message(self) -> Bytes:
+        """The outgoing message in use, trailer included."""
+        return self.outgoing_messages[self.turn]
+
+    def flip(self) -> int:
+        """Go on to the other outgoing buffer; return which."""
+        self.turn ^= 1
+        return self.turn
 
     def stamp(self, round_: int, hop: int) -> Channel:
         """Write (round, hop) into the outgoing trailer; return self, ready to be yielded to the transport."""
         self.round = round_
         self.hop = hop
-        self._outgoing_trailer[0] = round_
-        self._outgoing_trailer[1] = hop
+        trailer = self._trailers[self.turn]
+        trailer[0] = round_
+        trailer[1] = hop
+        self.exchanges += 1
         return self
 
     def check(self) -> None:
         """Raise `ProtocolError` if a message that came is not of this round and hop."""
-        expected = self._outgoing_trailer.tobytes()
-        for peer, trailer in zip(self.peers, self._incoming_trailers, strict=True):
+        expected = self._trailers[self.turn].tobytes()
+        for trailer in self._incoming_trailers:
             if trailer.tobytes() != expected:
+                peer = self.peers[self._incoming_trailers.index(trailer)]
                 round_, hop = np.frombuffer(trailer, np.int64)
                 raise ProtocolError(
                     f"rank {self.rank} expected round {self.round}, hop {self.hop} from rank {peer}, "
@@ -347,7 +365,7 @@ class Transport(Protocol):
         ...
 
     def done(self, channel: Channel) -> bool:
-        """Return whether all messages of the channel have been sent and have arrived."""
+        """Return whether a message has come from every peer."""
         ...
 
     def wait(self, channel: Channel) -> None:
@@ -367,6 +385,10 @@ class Transport(Protocol):
 
     def gather(self, row: Array) -> Array | None:
         """Return the rows of all processes as a matrix on rank 0, None elsewhere."""
+        ...
+
+    def close(self) -> None:
+        """Wait until everything that was sent has been received."""
         ...
 
 

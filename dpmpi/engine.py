@@ -31,13 +31,12 @@ def flow(algorithm: Algorithm[Any], schedule: Schedule, seat: Seat, start: int, 
         agent.round = t
         agent.active_rounds += 1
         steps = algorithm.round(agent, state, t)
-        answer = None
-        while True:
-            try:
-                request = steps.send(answer)
-            except StopIteration:
-                break
-            answer = yield from serve(request, near, t)
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send((yield from serve(request, near, t)))
+        except StopIteration:
+            pass
 
 
 class Engine:

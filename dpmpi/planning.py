@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dpmpi.config import Config
 from dpmpi.core import Sampling
@@ -52,13 +53,14 @@ def noise_levels(config: Config, records: Sequence[int], active: Sequence[int]) 
         calibration.check_delta(config.delta, count, config.allow_large_delta)
     if config.calibration == "theorem":
         return [_theorem_noise(config, min(records), _share(config, active))] * len(records)
+    if any(scale != 1.0 for scale, _ in config.make_algorithm().releases(max(active))):
+        raise ConfigError(f"the noise of {config.algorithm} varies over the rounds, which --epsilon cannot calibrate")
     epsilon = config.epsilon
 
     @cache  # ranks with as many records and rounds need the same noise
     def level(count: int, rounds: int) -> float:
-        releases, unit = planned_releases(config, rounds), release_event(config, count, 1.0)
-        if releases == 0:
-            return 0.0
+        # A rank that is never active releases nothing; the noise of one release keeps its figures finite.
+        releases, unit = max(1, planned_releases(config, rounds)), release_event(config, count, 1.0)
         return calibration.calibrate(
             "gaussian", unit.sensitivity, unit.sampling, releases, epsilon, config.delta, cache=cache_file()
         )
@@ -91,6 +93,13 @@ def spent_epsilon(spending: Mapping[ReleaseEvent, int], delta: float) -> float |
     """Return the certified epsilon of what was released; None if it is infinite."""
     epsilon = accountants.certified_epsilon(spending, delta, cache=cache_file())
     return epsilon if math.isfinite(epsilon) else None
+
+
+def live_epsilon(spending: Mapping[Any, int], delta: float) -> float | None:
+    """Return the certified epsilon so far where it has a closed form, which takes no import; None elsewhere."""
+    if all(event.noise == "gaussian" and event.sampling.kind == "full" for event in spending):
+        return spent_epsilon(spending, delta)
+    return None
 
 
 def cache_file() -> Path:

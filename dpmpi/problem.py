@@ -79,7 +79,7 @@ class LocalProblem:
     """The mean loss over a rank's records, and its clipped subgradients over freshly drawn batches."""
 
     __slots__ = (
-        "_inverse", "_limits", "_query",
+        "_inverse", "_limits", "_lower", "_query",
         "batch", "dimension", "labels", "lipschitz", "loss", "records", "rows", "stream",
     )  # fmt: skip
 
@@ -99,6 +99,7 @@ class LocalProblem:
         clip = lipschitz / (1.0 + ((rows.count + 1.0) ** 2 + rows.dimension + 16.0) * 2.0**-52)  # (3)
         with np.errstate(divide="ignore", over="ignore"):
             self._limits: Array = np.minimum(clip / rows.norms, np.finfo(np.float64).max)
+        self._lower: Array = -self._limits
         self._inverse = 1.0 / sampling.expected
         self._query = Query(np.zeros(rows.dimension), 2.0 * lipschitz / sampling.expected, sampling)
 
@@ -115,11 +116,9 @@ class LocalProblem:
     def _coefficient(self, scores: Array, positions: slice | Positions) -> Array:
         """Return the factors of the a_r in (1)."""
         c = self.loss.slope(scores, self.labels[positions])
-        # Scores of huge records overflow to inf - inf; a NaN would pass the clipping and tell them apart.
-        c[np.isnan(c)] = 0.0
-        limits = self._limits[positions]
-        np.minimum(c, limits, out=c)  # (2)
-        np.maximum(c, -limits, out=c)
+        # (2). Scores of huge records overflow to inf - inf; fmin turns the NaN into the limit, minimum would keep it.
+        np.fmin(c, self._limits[positions], out=c)
+        np.fmax(c, self._lower[positions], out=c)
         c *= self._inverse
         return c
 

@@ -29,7 +29,7 @@ Positions: TypeAlias = NDArray[np.intp]
 Coefficient: TypeAlias = Callable[[Array, slice | Positions], Array]
 """Takes the scores of a block of rows and their positions; returns one coefficient a row."""
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 20
 """About half of a second-level cache: the second use of a block hits it, the calls' overhead is amortised."""
 
 _TINY = 1e-280  # a sum of squares below it may have lost summands to underflow

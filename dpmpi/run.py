@@ -24,11 +24,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dpmpi.assembly import Job, agreed, assemble
+from dpmpi.agreement import agreed
+from dpmpi.assembly import Job, assemble, is_private
 from dpmpi.config import Config, parse
 from dpmpi.core import Transport
-from dpmpi.errors import DpmpiError
+from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.evaluation import Evaluation, Evaluator
+from dpmpi.planning import live_epsilon
 from dpmpi.progress import Progress
 from dpmpi.rundir import Metrics, RunDirectory
 from dpmpi.summary import rank_record, summarise, table
@@ -40,20 +42,23 @@ SPEAK_FIRST_SECONDS = 5.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    rank, _ = launched_as(os.environ)
+    rank, size = launched_as(os.environ)
     try:
         config = parse(sys.argv[1:] if argv is None else argv)
+        if config.loopback is not None and size > 1:
+            raise ConfigError(f"--loopback runs all agents in one process, found {size}: start it without mpirun")
         transport = open_transport(config)
     except DpmpiError as error:
         if rank != 0:  # a launcher ends all ranks when one fails: let the first one speak before that
             time.sleep(SPEAK_FIRST_SECONDS)
-        return _refuse(error, True)
+        # All ranks find the same, unless a file is missing on one host only.
+        return _refuse(error, rank == 0 or isinstance(error.__cause__, OSError))
     with ExitStack() as stack:
         try:
             signal.signal(signal.SIGINT, _stop)
             signal.signal(signal.SIGTERM, _stop)  # what the ranks get when Open MPI's mpirun is interrupted
-            directory = make_directory(config, transport)
-            job = assemble(config, transport, directory.ledger, stack)
+            directory = name_directory(config, transport)
+            job = assemble(config, transport, directory.ledger, stack, lambda: create(directory, config, transport))
         except DpmpiError as error:
             return _refuse(error, 0 in transport.ranks)
         except BaseException as error:
@@ -74,25 +79,29 @@ def open_transport(config: Config) -> Transport:
     return open_world(config.deadline)
 
 
-def make_directory(config: Config, transport: Transport) -> RunDirectory:
-    """Make the run directory on the first rank; every rank gets the same path."""
+def name_directory(config: Config, transport: Transport) -> RunDirectory:
+    """Return the run directory, not made yet; every rank gets the same path."""
     name = config.out or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = RunDirectory(Path(transport.collect([name] * len(transport.ranks))[0]))
+    return RunDirectory(Path(transport.collect([name] * len(transport.ranks))[0]))
 
-    def create() -> None:
+
+def create(directory: RunDirectory, config: Config, transport: Transport) -> None:
+    """Make the run directory, on the first rank."""
+
+    def make() -> None:
         if 0 in transport.ranks:
             kept = directory.create()
             if kept is not None:
                 _say(f"{directory.path} was there: kept as {kept}")
             directory.write_text("config.toml", config.to_toml())
 
-    agreed(transport, create)
-    return directory
+    agreed(transport, make)
 
 
 def train(job: Job, directory: RunDirectory) -> int:
     """Run all rounds, evaluate now and then, write the results; all processes call this together."""
     config, engine, first = job.config, job.engine, 0 in job.meter.ranks
+    private = is_private(config, job.sigmas)
     evaluator = Evaluator(engine, job.shards, job.penalty, classify=config.loss != "squared")
     optimum = None
     if config.reference:
@@ -115,8 +124,9 @@ def train(job: Job, directory: RunDirectory) -> int:
             if job.evaluate_every:
                 evaluation = evaluator.evaluate()
                 progress.note(evaluation, None if optimum is None else optimum.value)
-                for rank, file in zip(job.meter.ranks, metrics, strict=True):
-                    file.write(**_metrics(job, rank, evaluation, time.perf_counter() - begin))
+                for ledger, rank, file in zip(job.ledgers, job.meter.ranks, metrics, strict=True):
+                    epsilon = live_epsilon(ledger.spending(), config.delta) if private else None
+                    file.write(**_metrics(job, rank, evaluation, time.perf_counter() - begin), epsilon=epsilon)
     wall = time.perf_counter() - begin
     for ledger in job.ledgers:
         ledger.close()
@@ -129,6 +139,7 @@ def train(job: Job, directory: RunDirectory) -> int:
         directory.write_model(x, rows, config.algorithm, config.digest())
         directory.write_summary(summary)
         _say(table(summary, directory.path))
+    job.meter.close()
     return 0
 
 
@@ -137,7 +148,7 @@ def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dic
     return {
         "round": evaluation.round, "objective": evaluation.objective, "accuracy": evaluation.accuracy,
         "consensus_error": evaluation.consensus_error, "bytes": sum(t.bytes_sent for t in traffic),
-        "messages": sum(t.messages_sent for t in traffic), "seconds": round(seconds, 6), "epsilon": None,
+        "messages": sum(t.messages_sent for t in traffic), "seconds": round(seconds, 6),
     }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def summarise(
             "epsilon": None if None in epsilons else max(epsilons),
             "epsilon_theorem": claimed_epsilon(config, min(job.records), active, min(job.sigmas)),
             "budget": config.epsilon,
-            "evaluation_outside_guarantee": job.evaluate_every > 0,
+            "evaluation_outside_guarantee": job.evaluate_every > 0 or config.reference,
             "insecure_noise": config.insecure_noise_seed is not None,
         },
         "communication": {

@@ -55,7 +55,7 @@ class Tap:
 
     def start(self, channel: Channel) -> None:
         """Note the message, then send it."""
-        self.heard.append((channel.rank, channel.round, channel.hop, channel.messages[0].tobytes()))
+        self.heard.append((channel.rank, channel.round, channel.hop, channel.message.tobytes()))
         self.inside.start(channel)
 
     def __getattr__(self, name: str) -> Any:

@@ -404,7 +404,7 @@ def test_shards_round_trip(tmp_path, spec):
     done = []
     paths = write_shards(made, 4, str(tmp_path / "deep" / "part-{rank:03d}.npz"), done.append)
     assert [path.name for path in paths] == ["part-000.npz", "part-001.npz", "part-002.npz", "part-003.npz"]
-    assert done == [0, 1, 2, 3]
+    assert done == [1, 2, 3, 4]
     assert sorted(os.listdir(tmp_path / "deep")) == [path.name for path in paths]  # nothing temporary is left
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in paths)
     for rank in range(4):

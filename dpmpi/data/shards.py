@@ -60,7 +60,7 @@ class ShardFiles:
         path = shard_path(self.pattern, rank)
         if not path.exists():
             raise DataError(f"shard of rank {rank} not found: {path}")
-        rows, labels = read_npz(path) if path.suffix == ".npz" else read_rows(path)
+        rows, labels = read_npz(path) if path.suffix == ".npz" else _read_text(path, rank)
         if rows.count == 0 or rows.dimension == 0:
             raise DataError(
                 f"{path}: the shard has {rows.count} rows of {rows.dimension} features, both must be above 0"
@@ -85,6 +85,15 @@ class ShardFiles:
         return shard
 
 
+def _read_text(path: Path, rank: int) -> tuple[Rows, Array]:
+    """Read a libsvm file; an error goes to all ranks, so the words of the file that it quotes are cut off."""
+    try:
+        return read_rows(path)
+    except DataError as error:
+        told = str(error).partition(", found")[0].partition(", got")[0]
+        raise DataError(f"shard of rank {rank}: {told}; what was found is private and not shown") from error
+
+
 def shard_path(pattern: str, rank: int) -> Path:
     """Return the path of a rank's file; raise `ConfigError` unless `{rank}` is the one thing to fill in."""
     try:
@@ -101,7 +110,7 @@ def shard_path(pattern: str, rank: int) -> Path:
 def write_shards(source: Source, size: int, pattern: str, progress: Callable[[int], None]) -> list[Path]:
     """Write the rows of `source` as one `.npz` per rank and return the paths, holding one shard at a time.
 
-    All rows are written: test rows are held out when the shards are loaded. `progress(rank)` is called after each file.
+    All rows are written: test rows are held out when the shards are loaded. `progress(done)` is called after each file.
     """
     if shard_path(pattern, 0).suffix != ".npz":
         raise ConfigError(f"shards are written as .npz files, got the pattern {pattern!r}")
@@ -116,7 +125,7 @@ def write_shards(source: Source, size: int, pattern: str, progress: Callable[[in
         shard: Shard = whole.load(survey, rank, size)
         write_npz(path, shard.rows, shard.labels)
         paths.append(path)
-        progress(rank)
+        progress(rank + 1)
     return paths
 
 

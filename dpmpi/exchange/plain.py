@@ -17,27 +17,30 @@ from dpmpi.core import Array, Channel, Gather, Mix, Neighbourhood, Request, Sum,
 class _Link:
     """A channel with its buffers seen as vectors, and the terms of the weighted sum in rank order."""
 
-    def __init__(self, channel: Channel, near: Neighbourhood) -> None:
+    def __init__(self, channel: Channel, near: Neighbourhood, length: int) -> None:
         self.channel = channel
-        self.outgoing: Array = channel.outgoing.view(np.float64)
+        self.near = near
+        self.length = length
         heard: list[Array] = [payload.view(np.float64) for payload in channel.incoming]
         self.heard = dict(zip(channel.peers, heard, strict=True))
-        terms = [
-            (channel.rank, self.outgoing, near.self_weight),
-            *zip(channel.peers, heard, near.weights, strict=True),
-        ]
-        self.terms = [(vector, weight) for _, vector, weight in sorted(terms, key=lambda term: term[0])]
-        self.answer = np.zeros_like(self.outgoing)
-        self.scratch = np.zeros_like(self.outgoing)
+        self.outgoing: list[Array] = [payload.view(np.float64) for payload in channel.outgoing]
+        self.answer = np.zeros_like(self.outgoing[0])
+        self.scratch = np.zeros_like(self.outgoing[0])
+        self.terms: list[list[tuple[Array, float]]] = []
+        """For each of the two outgoing buffers, (vector, weight) of this rank and its peers in rank order."""
+        for own in self.outgoing:
+            terms = [(channel.rank, own, near.self_weight), *zip(channel.peers, heard, near.weights, strict=True)]
+            self.terms.append([(vector, weight) for _, vector, weight in sorted(terms, key=lambda term: term[0])])
 
-    def weighted_sum(self, out: Array) -> Array:
+    def weighted_sum(self, turn: int, out: Array) -> Array:
         """Write sum_j w_j v_j to `out`, in rank order."""
-        scratch = self.scratch
-        vector, weight = self.terms[0]
-        np.multiply(vector, weight, out)
-        for vector, weight in self.terms[1:]:
-            np.multiply(vector, weight, scratch)
-            np.add(out, scratch, out)
+        multiply, add, scratch = np.multiply, np.add, self.scratch
+        terms = iter(self.terms[turn])
+        vector, weight = next(terms)
+        multiply(vector, weight, out)
+        for vector, weight in terms:
+            multiply(vector, weight, scratch)
+            add(out, scratch, out)
         return out
 
 
@@ -50,32 +53,34 @@ class PlainExchange:
         self._rank = rank
         self._everyone = Neighbourhood(others, (1.0,) * len(others), 1.0)
         self._links: dict[tuple[Neighbourhood, int], _Link] = {}
-        self._recent: tuple[Neighbourhood | None, int, _Link | None] = (None, 0, None)
+        self._recent: _Link | None = None
         self._round = 0
         self._hop = 0
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Send the request's vector to the peers, receive theirs, return the answer."""
-        vector = request.vector.value
-        link = self._link(self._everyone if isinstance(request, Sum) else near, vector.size)
+        vector, kind = request.vector.value, type(request)
+        if kind is Sum:
+            near = self._everyone
+        link = self._recent
+        if link is None or link.near is not near or link.length != vector.size:
+            link = self._recent = self._link(near, vector.size)
         if round_ != self._round:
             self._round, self._hop = round_, 0
-        np.copyto(link.outgoing, vector)
-        yield link.channel.stamp(round_, self._hop)
+        channel = link.channel
+        turn = channel.flip()
+        np.copyto(link.outgoing[turn], vector)
+        yield channel.stamp(round_, self._hop)
         self._hop += 1
-        if isinstance(request, Gather):
+        if kind is Mix or kind is Sum:
+            return link.weighted_sum(turn, link.answer if request.out is None else request.out)
+        if kind is Gather:
             return link.heard
-        if isinstance(request, Mix | Sum):
-            return link.weighted_sum(link.answer if request.out is None else request.out)
-        raise TypeError(f"the plain exchange serves Mix, Gather and Sum, got {type(request).__name__}")
+        raise TypeError(f"the plain exchange serves Mix, Gather and Sum, got {kind.__name__}")
 
     def _link(self, near: Neighbourhood, length: int) -> _Link:
-        recent_near, recent_length, recent = self._recent
-        if recent is not None and near is recent_near and length == recent_length:
-            return recent
         link = self._links.get((near, length))
         if link is None:
             channel = self._transport.channel(self._rank, near.peers, 8 * length, tag=0)
-            link = self._links[near, length] = _Link(channel, near)
-        self._recent = (near, length, link)
+            link = self._links[near, length] = _Link(channel, near, length)
         return link

@@ -121,5 +121,5 @@ def check_delta(delta: float, records: int, allow_large: bool = False) -> None:
     if delta >= 1 / records and not allow_large:
         raise ConfigError(
             f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing a random record would "
-            "satisfy it; choose a smaller delta, or allow a large one explicitly"
+            "satisfy it; choose a smaller delta, or allow a large one explicitly (--allow-large-delta)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -41,16 +42,19 @@ class Traffic:
 class Meter:
     """A transport that counts what the transport inside it does.
 
-    The hot path only counts exchanges per channel; `traffic` multiplies out. Waiting is put down to the neighbour
-    whose message came last.
+    The hot path only counts exchanges per channel; `traffic` multiplies out. A wait that was long enough to see whose
+    message was missing is put down to that neighbour; a brief one is shared by all peers of the channel.
     """
 
     def __init__(self, inside: Transport) -> None:
         self.inside = inside
         self.size = inside.size
         self.ranks = inside.ranks
+        self.start = inside.start  # channels count their own use: no call in between
+        self.done = inside.done
         self._channels: list[Channel] = []
-        self._waited: dict[tuple[int, int], float] = {}
+        self._brief: defaultdict[Channel, float] = defaultdict(float)
+        self._long: defaultdict[tuple[int, int], float] = defaultdict(float)
 
     def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
         """Return a new channel of the transport inside."""
@@ -58,22 +62,15 @@ class Meter:
         self._channels.append(channel)
         return channel
 
-    def start(self, channel: Channel) -> None:
-        """Start the exchange and count it."""
-        channel.exchanges += 1
-        self.inside.start(channel)
-
-    def done(self, channel: Channel) -> bool:
-        """Ask the transport inside."""
-        return self.inside.done(channel)
-
     def wait(self, channel: Channel) -> None:
         """Wait, and note for how long and for whom."""
         begin = perf_counter()
         self.inside.wait(channel)
-        if channel.peers:
-            pair = channel.rank, channel.peers[channel.awaited]
-            self._waited[pair] = self._waited.get(pair, 0.0) + perf_counter() - begin
+        position = channel.awaited
+        if position is None:
+            self._brief[channel] += perf_counter() - begin
+        else:
+            self._long[channel.rank, channel.peers[position]] += perf_counter() - begin
 
     def total(self, buffer: Array) -> None:
         """Pass on; evaluation is not training traffic and is not counted."""
@@ -87,15 +84,20 @@ class Meter:
         """Pass on, not counted."""
         return self.inside.gather(row)
 
+    def close(self) -> None:
+        """Pass on."""
+        self.inside.close()
+
     def traffic(self, rank: int) -> dict[int, Traffic]:
         """Return what went between `rank` and each of its peers."""
         result: dict[int, Traffic] = {}
         for channel in self._channels:
             if channel.rank == rank:
                 k, payload = channel.exchanges, channel.exchanges * channel.payload_bytes
+                brief = self._brief[channel] / max(1, len(channel.peers))
                 for peer in channel.peers:
-                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload))
-        for (waiter, peer), seconds in self._waited.items():
+                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload, brief))
+        for (waiter, peer), seconds in self._long.items():
             if waiter == rank:
                 result[peer].wait_seconds += seconds
         return dict(sorted(result.items()))

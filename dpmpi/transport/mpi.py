@@ -20,10 +20,12 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_CO
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
-POLLS = 64
-"""How often to poll between looks at the clock."""
-SLEEP_AFTER_SECONDS = 0.02
-"""A neighbour that is this late is slow, not merely not scheduled: stop competing with it for the core."""
+BRIEF_BYTES = 1 << 15
+"""Up to this length a message gets through while its sender computes."""
+YIELDS = 12
+"""How often to poll at once, yielding the core in between, before napping."""
+SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
+"""Seconds. Who only yields stays in the run queue and takes its share of the core from those who compute."""
 
 
 def launched_as(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -75,53 +77,77 @@ class MpiTransport:
         self._rounds = world.Dup()
         self._aside = world.Dup()
         self._deadline = deadline
-        self._since = 0.0
+        self._channels: list[Channel] = []
         self.rank: int = world.Get_rank()
         self.size: int = world.Get_size()
         self.ranks: Sequence[int] = (self.rank,)
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
-        self._testsome: Callable[[list[Any]], list[int] | None] = mpi.Request.Testsome
         self._startall: Callable[[list[Any]], None] = mpi.Prequest.Startall
 
     def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
-        """Return a new channel with persistent requests, the receives first."""
+        """Return a new channel with persistent requests."""
         channel = Channel(rank, peers, payload_bytes, tag)
-        receives = [self._rounds.Recv_init(m, p, tag) for m, p in zip(channel.messages[1:], peers, strict=True)]
-        sends = [self._rounds.Send_init(channel.messages[0], p, tag) for p in peers]
-        channel.handle = receives + sends
+        channel.handle = _Requests(self._rounds, channel)
+        self._channels.append(channel)
         return channel
 
     def start(self, channel: Channel) -> None:
         """Start the receives, then the sends."""
-        self._startall(channel.handle)
+        requests: _Requests = channel.handle
+        sends = requests.sends[channel.turn]
+        if not self._testall(sends):  # cannot be, see Channel; but a buffer that travels must not be sent again
+            self._poll(sends, channel)
+        self._startall(requests.all[channel.turn])
 
     def done(self, channel: Channel) -> bool:
-        """Return whether all messages have been sent and have arrived."""
-        if not self._testall(channel.handle):
+        """Return whether a message has come from every peer."""
+        if not self._testall(channel.handle.awaited[channel.turn]):
             return False
         channel.check()
         return True
 
     def wait(self, channel: Channel) -> None:
-        """Poll, yielding the core before each poll; note which message came last.
+        """Poll, yielding the core before each poll.
 
         To yield first costs little when the neighbour has a core of its own, and when it does not, it is the only way
         to hear from it.
         """
-        requests, receives = channel.handle, len(channel.peers)
-        left, polls, testsome, yield_core = len(requests), 0, self._testsome, os.sched_yield
-        while left:
-            yield_core()
-            finished = testsome(requests)
-            if finished:
-                left -= len(finished)
-                for position in finished:
-                    if position < receives:
-                        channel.awaited = position
-            polls += 1
-            if polls % POLLS == 0:
-                self._late(polls, lambda: self._silence(channel))
+        channel.awaited = None
+        self._poll(channel.handle.awaited[channel.turn], channel)
         channel.check()
+
+    def close(self) -> None:
+        """Wait until everything that was sent has been received."""
+        for channel in self._channels:
+            for sends in channel.handle.sends:
+                self._poll(sends, channel)
+
+    def _poll(self, requests: list[Any], channel: Channel) -> None:
+        testall, yield_core = self._testall, os.sched_yield
+        for _ in range(YIELDS):
+            yield_core()
+            if testall(requests):
+                return
+
+        def ready() -> bool:
+            if testall(requests):
+                return True
+            missing = [k for k, receive in enumerate(channel.handle.receives) if not receive.Test()]
+            channel.awaited = missing[0] if missing else channel.awaited
+            return False
+
+        if not self._nap_until(ready):
+            raise self._silence(channel)
+
+    def _nap_until(self, ready: Callable[[], bool]) -> bool:
+        """Poll and nap, longer each time; return False if it is not ready by the deadline."""
+        begin, nap = time.monotonic(), SHORTEST_NAP
+        while not ready():
+            if time.monotonic() - begin > self._deadline:
+                return False
+            time.sleep(nap)
+            nap = min(2 * nap, LONGEST_NAP)
+        return True
 
     def total(self, buffer: Array) -> None:
         """Sum over all ranks in rank order: each rank adds up one slice of the coordinates, then all get all slices."""
@@ -176,36 +202,33 @@ class MpiTransport:
 
     def _finish(self, request: Any, what: str) -> None:
         """Wait for a collective operation."""
-        polls = 0
-        while not request.Test():
+        for _ in range(YIELDS):
+            if request.Test():
+                return
             os.sched_yield()
-            polls += 1
-            if polls % POLLS == 0:
-                self._late(
-                    polls,
-                    lambda: NeighbourSilent(
-                        f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
-                        "(--deadline SECONDS waits longer)?"
-                    ),
-                )
-
-    def _late(self, polls: int, silence: Callable[[], Exception]) -> None:
-        """Raise `silence()` if the deadline is over; sleep if the neighbour is slow, not merely not scheduled."""
-        now = time.monotonic()
-        if polls == POLLS:
-            self._since = now
-        waited = now - self._since
-        if waited > self._deadline:
-            raise silence()
-        if waited > SLEEP_AFTER_SECONDS:
-            time.sleep(min(0.05 * waited, 0.01))
+        if not self._nap_until(request.Test):
+            raise NeighbourSilent(
+                f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
+                "(--deadline SECONDS waits longer)?"
+            )
 
     def _silence(self, channel: Channel) -> Exception:
-        silent = [
-            peer for peer, request in zip(channel.peers, channel.handle, strict=False) if not request.Test()
-        ]
+        silent = [p for p, r in zip(channel.peers, channel.handle.receives, strict=True) if not r.Test()]
         return NeighbourSilent(
             f"rank {self.rank} waited {self._deadline:g} s in round {channel.round}, hop {channel.hop}, "
             f"tag {channel.tag} for rank {', '.join(map(str, silent)) or '(own sends)'}: has it died, or is it slow "
             "(--deadline SECONDS waits longer)?"
         )
+
+
+class _Requests:
+    """The persistent requests of a channel: a receive per peer, and a send per peer for each outgoing buffer."""
+
+    def __init__(self, comm: Any, channel: Channel) -> None:
+        peers, tag = channel.peers, channel.tag
+        self.receives = [comm.Recv_init(m, p, tag) for m, p in zip(channel.incoming_messages, peers, strict=True)]
+        self.sends = [[comm.Send_init(message, p, tag) for p in peers] for message in channel.outgoing_messages]
+        self.all = [self.receives + sends for sends in self.sends]
+        # A long message may need its sender's help until it is through: then wait for the sends too.
+        brief = channel.payload_bytes <= BRIEF_BYTES
+        self.awaited = [self.receives if brief else both for both in self.all]
