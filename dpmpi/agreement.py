@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from dpmpi.core import Transport
 from dpmpi.errors import ConfigError, DataError, DpmpiError, LedgerError
 
-Result = TypeVar("Result")
 
+def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[Any]:
+    """Run `action` in every process: JSON-ready values, one for each rank here; return those of all ranks.
 
-def agreed(transport: Transport, action: Callable[[], Result]) -> Result:
-    """Run `action` in every process; if it fails in one, raise that process's error in all of them."""
-    error: DpmpiError | None = None
+    If it fails in one process, that process's error is raised in all of them.
+    """
     try:
-        result = action()
-    except DpmpiError as caught:
-        error = caught
-    text = "" if error is None else json.dumps([type(error).__name__, str(error)])
-    for found in transport.collect([text] * len(transport.ranks)):
-        if found:
-            name, message = json.loads(found)
+        texts = [json.dumps([None, None, value]) for value in action()]
+    except DpmpiError as error:
+        texts = [json.dumps([type(error).__name__, str(error), None])] * len(transport.ranks)
+    values = []
+    for name, message, value in map(json.loads, transport.collect(texts)):
+        if name is not None:
             kinds = {kind.__name__: kind for kind in (ConfigError, DataError, LedgerError)}
             raise kinds.get(name, DpmpiError)(message)
-    return result
+        values.append(value)
+    return values
+
+
+def agreed(transport: Transport, action: Callable[[], None]) -> None:
+    """Run `action` in every process; if it fails in one, raise that process's error in all of them."""
+
+    def nothing() -> Sequence[Any]:
+        action()
+        return [None] * len(transport.ranks)
+
+    everyone(transport, nothing)
 
 
 def on_first(transport: Transport, compute: Callable[[], Any]) -> Any:
     """Compute a JSON-ready value on the first rank and give it to all: accountants are slow to import."""
-    text = json.dumps(agreed(transport, lambda: compute() if 0 in transport.ranks else None))
-    return json.loads(transport.collect([text] * len(transport.ranks))[0])
+    others = [None] * len(transport.ranks)
+    return everyone(transport, lambda: [compute(), *others[1:]] if 0 in transport.ranks else others)[0]

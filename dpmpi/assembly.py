@@ -5,15 +5,15 @@ Everything that can fail on one rank alone runs inside `agreed`, so that all ran
 
 from __future__ import annotations
 
-import json
-import secrets
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpmpi import __version__
-from dpmpi.agreement import agreed, on_first
+from dpmpi.agreement import agreed, everyone, on_first
 from dpmpi.config import Config
 from dpmpi.core import Agent, Transport
 from dpmpi.data import Shard, Source, Survey, parse_source, widen
@@ -28,7 +28,7 @@ from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key
-from dpmpi.rows import Dense, Rows
+from dpmpi.rows import Dense
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.transport.meter import Meter
 from dpmpi.wallets import Wallet, open_wallets
@@ -77,9 +77,7 @@ def assemble(
         config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
         seed=config.seed, loss=config.loss,
     )  # fmt: skip
-    shards, dimension = load_shards(source, transport)
-
-    records = [int(text) for text in transport.collect([str(shard.rows.count) for shard in shards])]
+    shards, dimension, records = load_shards(source, transport)
     active = schedule.active_counts(1, config.rounds + 1).tolist()
     if config.batch == "auto":
         config = resolve_batch(config, records, active)
@@ -97,7 +95,7 @@ def assemble(
     every = config.evaluate
     if every is None:
         every = 0 if source.private else max(1, config.rounds // 20)
-    run = on_first(transport, lambda: secrets.token_hex(8))
+    run = on_first(transport, lambda: os.urandom(8).hex())
     header = {
         "run": run, "dpmpi": __version__, "algorithm": config.algorithm, "config": config.digest(),
         "ranks": transport.size,
@@ -139,29 +137,26 @@ def is_private(config: Config, sigmas: Sequence[float]) -> bool:
     return config.insecure_noise_seed is None and all(sigma > 0 for sigma in sigmas)
 
 
-def load_shards(source: Source, transport: Transport) -> tuple[list[Shard], int]:
-    """Return the shards of the ranks in this process, and the dimension that all ranks share."""
+def load_shards(source: Source, transport: Transport) -> tuple[list[Shard], int, list[int]]:
+    """Return the shards of the ranks in this process, the dimension that all share, and every rank's records."""
 
-    def survey() -> Survey | None:
-        return source.survey() if 0 in transport.ranks else None
+    def survey() -> dict[str, Any] | None:
+        found = source.survey()
+        return None if found is None else found.to_dict()
 
-    def load() -> list[Shard]:
-        return [source.load(known, rank, transport.size) for rank in transport.ranks]
+    told = on_first(transport, survey)
+    known = None if told is None else Survey.from_dict(told)
+    shards: list[Shard] = []
 
-    found = agreed(transport, survey)
-    text = "" if found is None else json.dumps(found.to_dict())
-    texts = transport.collect([text if rank == 0 else "" for rank in transport.ranks])
-    known = Survey.from_dict(json.loads(texts[0])) if texts[0] else None
-    shards = agreed(transport, load)
+    def load() -> list[tuple[int, int, bool]]:
+        shards.extend(source.load(known, rank, transport.size) for rank in transport.ranks)
+        return [(shard.rows.count, shard.rows.dimension, isinstance(shard.rows, Dense)) for shard in shards]
 
-    def width(rows: Rows) -> list[int]:
-        return [rows.dimension, int(isinstance(rows, Dense))]
-
-    widths = [json.loads(text) for text in transport.collect([json.dumps(width(shard.rows)) for shard in shards])]
-    dimension = max(width for width, _ in widths)
-    for rank, (found_width, dense) in enumerate(widths):
-        if dense and found_width != dimension:
+    sizes = everyone(transport, load)
+    dimension = max(width for _, width, _ in sizes)
+    for rank, (_, width, dense) in enumerate(sizes):
+        if dense and width != dimension:
             raise DataError(
-                f"all ranks must have the same features: rank {rank} has {found_width} columns, another has {dimension}"
+                f"all ranks must have the same features: rank {rank} has {width} columns, another has {dimension}"
             )
-    return [widen(shard, dimension) for shard in shards], dimension
+    return [widen(shard, dimension) for shard in shards], dimension, [count for count, _, _ in sizes]

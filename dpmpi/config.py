@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import hashlib
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,6 +224,8 @@ def _hyperparameters() -> dict[str, tuple[Any, str, str]]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - only where there is a file
+
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -111,6 +110,8 @@ def read_budget(config: Config, rank: int) -> float | None:
     """Return what a rank may spend: from --budget itself, or from a TOML file that may be the rank's own."""
     if config.budget is None:
         return None
+    import tomllib  # noqa: PLC0415 - budgets only
+
     try:
         value: object = float(config.budget)
     except ValueError:

@@ -111,7 +111,7 @@ def train(job: Job, directory: RunDirectory) -> int:
         optimum = find_optimum(shards, job.meter.size, job.loss, job.penalty, job.dimension, job.meter.total)
     stops = list(range(job.evaluate_every, config.rounds, job.evaluate_every)) if job.evaluate_every else []
     evaluation: Evaluation | None = None
-    begin, training = time.perf_counter(), 0.0
+    started, begin, training = time.time(), time.perf_counter(), 0.0
     with ExitStack() as stack:
         metrics = [stack.enter_context(Metrics(directory.metrics(rank))) for rank in job.meter.ranks]
         progress = stack.enter_context(Progress(config.rounds, shown=first))
@@ -135,7 +135,7 @@ def train(job: Job, directory: RunDirectory) -> int:
     x, models = evaluator.mean_model()
     rows = job.meter.gather(_stacked(models))
     if first and rows is not None:
-        summary = summarise(job, everyone, evaluation, optimum, wall)
+        summary = summarise(job, everyone, evaluation, optimum, started, wall)
         directory.write_model(x, rows, config.algorithm, config.digest())
         directory.write_summary(summary)
         _say(table(summary, directory.path))

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpmpi import __version__
 from dpmpi.assembly import Job, is_private
@@ -16,7 +16,9 @@ from dpmpi.evaluation import Evaluation
 from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger
-from dpmpi.reference import Optimum
+
+if TYPE_CHECKING:
+    from dpmpi.reference import Optimum
 
 
 def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -> dict[str, Any]:
@@ -53,9 +55,13 @@ def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -
 
 
 def summarise(
-    job: Job, ranks: Sequence[dict[str, Any]], evaluation: Evaluation | None, optimum: Optimum | None, wall: float
-) -> dict[str, Any]:
-    """Return summary.json: the figures of the whole run, null where one does not apply."""
+    job: Job, ranks: Sequence[dict[str, Any]], evaluation: Evaluation | None, optimum: Optimum | None,
+    started: float, wall: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Return summary.json: the figures of the whole run, null where one does not apply.
+
+    `started` is the first round's beginning in seconds since 1970, `wall` the seconds from there to the end.
+    """
     config, private = job.config, is_private(job.config, job.sigmas)
     for record in ranks:
         spending, earlier = _heard(record.pop("spending")), _heard(record.pop("earlier"))
@@ -80,6 +86,7 @@ def summarise(
         "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
         "accuracy": None if evaluation is None else evaluation.accuracy,
         "consensus_error": None if evaluation is None else evaluation.consensus_error,
+        "started": started,
         "wall_seconds": wall,
         "rounds_per_second": config.rounds / training,
         "privacy": {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dpmpi.agreement import agreed, on_first
+from dpmpi.agreement import everyone, on_first
 from dpmpi.config import Config
 from dpmpi.core import Transport
 from dpmpi.data import Shard
@@ -46,7 +45,7 @@ def open_wallets(
     owners: dict[int, str | None] = {}
     path = ledger_path if config.ledger is None else lambda rank: Path(str(config.ledger)) / f"rank-{rank:03d}.jsonl"
 
-    def read() -> None:
+    def read() -> list[Any]:
         for rank, shard in zip(transport.ranks, shards, strict=True):
             budgets[rank] = read_budget(config, rank)
             earlier[rank] = Counter()
@@ -55,16 +54,15 @@ def open_wallets(
                 check_owner(path(rank), owners[rank])
                 earlier[rank] = recorded_spending(path(rank))
                 orders[rank] = int(next(read_ledger(path(rank))).get("filter_order", 2))
+        return [
+            [budgets[k], orders.get(k), [[event.to_dict(), count] for event, count in earlier[k].items()]]
+            for k in transport.ranks
+        ]
 
-    agreed(transport, read)
-    told = [
-        json.dumps([budgets[k], orders.get(k), [[event.to_dict(), count] for event, count in earlier[k].items()]])
-        for k in transport.ranks
-    ]
-    everyone = [json.loads(text) for text in transport.collect(told)]
+    known = everyone(transport, read)
 
     def allow(rank: int) -> tuple[int | None, int]:
-        budget, order, spent = everyone[rank]
+        budget, order, spent = known[rank]
         event, planned = release_event(config, records[rank], sigmas[rank]), planned_releases(config, active[rank])
         before = {ReleaseEvent.from_dict(fields): count for fields, count in spent}
         if order is None:
@@ -95,6 +93,8 @@ def owner_mark(ledger: Path, shard: Shard) -> str:
         key = bytes.fromhex(path.read_text())
     except (OSError, ValueError) as error:
         raise LedgerError(f"cannot use the ledger's key {path}: {error}") from error
+    import hmac  # noqa: PLC0415 - only ledgers that go on over runs need it
+
     return hmac.digest(key, shard.fingerprint.encode(), "sha256").hex()
 
 

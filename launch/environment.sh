@@ -13,13 +13,15 @@ use_environment() {
     if [ ! -e "$stamp" ]; then
         echo "installing dpmpi[$extras] into $folder ..." >&2
         "$python" -m venv "$folder"
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable ".[$extras]"
         rm -f "$folder"/.installed-*
         touch "$stamp"
     fi
     # mpirun starts "python" by name on every rank.
     export PATH=$PWD/$folder/bin:$PATH
     unset PYTHONPATH
+    # Twenty ranks would each compile the sources where PYTHONDONTWRITEBYTECODE is set.
+    python -m compileall -q dpmpi
     # More ranks than cores is the normal case here: let Open MPI (5: PRTE_*, 4: OMPI_*) map and not bind them.
     export PRTE_MCA_rmaps_default_mapping_policy=${PRTE_MCA_rmaps_default_mapping_policy-:oversubscribe}
     export PRTE_MCA_hwloc_default_binding_policy=${PRTE_MCA_hwloc_default_binding_policy-none}

@@ -7,19 +7,16 @@ values. Every rank then reads the file once more and parses only the lines that 
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
 import math
 import operator
-import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self
+from typing import IO, ClassVar, Self
 
 import numpy as np
 
@@ -29,7 +26,8 @@ from dpmpi.errors import ConfigError, DataError
 from dpmpi.rng import public_generator
 from dpmpi.rows import Csr, Dense, Rows, scale_rows, take
 
-_OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}
+"""The standard module that opens a file, by suffix; imported when there is such a file."""
 _MAX_INDEX = 2**31 - 1
 _DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
 
@@ -164,17 +162,27 @@ def data_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path}: cannot be decompressed ({error}): the file is damaged or incomplete") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except Exception as error:
+        if not isinstance(error, EOFError | _broken_streams()):
+            raise
+        raise DataError(f"{path}: cannot be decompressed ({error}): the file is damaged or incomplete") from error
 
 
 def _open(path: Path) -> IO[bytes]:
     """Open a file by its suffix. The buffer splits lines in C, which the decompressors' own iterators do not."""
     if path.suffix not in _OPENERS:
         return path.open("rb")
-    return io.BufferedReader(_OPENERS[path.suffix](path), 1 << 16)
+    return io.BufferedReader(import_module(_OPENERS[path.suffix]).open(path), 1 << 16)
+
+
+def _broken_streams() -> Any:
+    """Return what the decompressors raise for a broken file; asked for only when something was raised."""
+    import lzma  # noqa: PLC0415 - slow
+    import zlib  # noqa: PLC0415
+
+    return zlib.error | lzma.LZMAError
 
 
 def _pairs(path: Path, number: int, tokens: list[bytes], limit: int) -> tuple[list[int], list[float]]:

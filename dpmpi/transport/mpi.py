@@ -22,6 +22,8 @@ SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 BRIEF_BYTES = 1 << 15
 """Up to this length a message gets through while its sender computes."""
+CARD_BYTES = 256
+"""A text that fits, with its length, is collected in one step."""
 YIELDS = 12
 """How often to poll at once, yielding the core in between, before napping."""
 SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
@@ -166,8 +168,14 @@ class MpiTransport:
         """Return the texts of all ranks in rank order."""
         [text] = texts
         mine = np.frombuffer(text.encode(), np.uint8)
-        lengths = np.empty(self.size, np.int64)
-        self._finish(self._aside.Iallgather(np.array([mine.size], np.int64), lengths), "the other ranks")
+        # Most texts are short: they go with their lengths, in one step.
+        card, cards = np.zeros(CARD_BYTES, np.uint8), np.zeros((self.size, CARD_BYTES), np.uint8)
+        card[:8].view(np.int64)[0] = mine.size
+        card[8 : 8 + mine.size] = mine[: CARD_BYTES - 8]
+        self._finish(self._aside.Iallgather(card, cards), "the other ranks")
+        lengths = cards[:, :8].copy().view(np.int64)[:, 0]
+        if lengths.max() <= CARD_BYTES - 8:
+            return [row[8 : 8 + k].tobytes().decode() for row, k in zip(cards, lengths, strict=True)]
         joined = np.empty(int(lengths.sum()), np.uint8)
         starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
         spec = [joined, lengths.tolist(), starts.tolist(), self._mpi.BYTE]
