@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import IO, ClassVar, Self
+from typing import IO, Any, ClassVar, Self
 
 import numpy as np
 
