@@ -167,9 +167,8 @@ def _refuse(error: DpmpiError, speaker: bool) -> int:
 
 def _end_all(transport: Transport, error: BaseException, when: str, directory: RunDirectory | None) -> int:
     """Say which rank failed, when and why, and end every rank."""
-    first = 0 in transport.ranks
     interrupted = isinstance(error, KeyboardInterrupt)
-    if interrupted and not first:
+    if interrupted and directory is None and 0 not in transport.ranks:
         os._exit(INTERRUPTED)  # the first rank speaks for all
     where = f"rank {transport.ranks[0]}" if len(transport.ranks) == 1 else "loopback"
     what = "interrupted" if interrupted else str(error)
@@ -178,7 +177,7 @@ def _end_all(transport: Transport, error: BaseException, when: str, directory: R
         if os.environ.get("DPMPI_TRACEBACK"):
             traceback.print_exception(error)
     text = f"{where}, {when}: {what}"
-    # A rank that fails takes the others down by signals: only the one that says so first is the cause.
+    # All ranks are interrupted, and a rank that fails takes the others down by signals: who writes first speaks.
     if directory is None or directory.note_end(text):
         _say(f"dpmpi: {text}", sys.stderr)
         if interrupted and "OMPI_COMM_WORLD_RANK" in os.environ:
