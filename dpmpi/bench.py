@@ -147,6 +147,28 @@ def measure(transport: MpiTransport, dimension: int, shard_mb: float, turns: int
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
+def sampler(transport: MpiTransport, dimension: int, turns: int) -> dict[str, float]:
+    """Return the nanoseconds that the first rank, alone, takes for a coordinate of exact noise and of PCG64's normals."""
+    found = np.zeros(2)
+    if transport.rank == 0:
+        exact, plain = make_mechanism("gaussian", SIGMA, fresh_key(), dimension), np.random.default_rng()
+        value, repeats = np.zeros(dimension), max(5, 1_000_000 // dimension)
+
+        def seconds(step: Callable[[], Any]) -> float:
+            begin = time.perf_counter()
+            for _ in range(repeats):
+                step()
+            return (time.perf_counter() - begin) / repeats
+
+        pairs = [
+            (seconds(lambda: exact.perturb(value)), seconds(lambda: plain.standard_normal(dimension, out=value)))
+            for _ in range(turns)
+        ]
+        found[:] = np.median(pairs, axis=0) / dimension * 1e9
+    transport.total(found)
+    return {"exact noise": float(found[0]), "PCG64 normals": float(found[1])}
+
+
 def _timed(transport: MpiTransport, run: Callable[[int], None], count: int) -> float:
     """Return the seconds until the last rank is through."""
     transport.barrier()
@@ -228,10 +250,12 @@ def main(argv: Sequence[str]) -> int:
         for m in (int(part) for part in flags.dimensions.split(",")):
             seconds = measure(transport, m, flags.shard_mb, flags.turns, Path(folder))
             found = ratios(seconds)
-            result["dimensions"][str(m)] = {"seconds": seconds, "ratios": found}
+            noise = sampler(transport, m, flags.turns)
+            result["dimensions"][str(m)] = {"seconds": seconds, "ratios": found, "sampler_ns": noise}
             text.append(f"m = {m}")
             text.append(_lines([(name, f"{value * 1e6:9.1f}") for name, value in seconds.items()]))
             text.append(_lines([(name, f"{value:9.2f}") for name, value in found.items()]))
+            text.append(_lines([(f"{name}, ns/coord", f"{value:9.1f}") for name, value in noise.items()]))
     if transport.rank == 0:
         _show(flags.json, result, "\n".join(text))
     return 0
