@@ -148,7 +148,7 @@ def measure(transport: MpiTransport, dimension: int, shard_mb: float, turns: int
 
 
 def sampler(transport: MpiTransport, dimension: int, turns: int) -> dict[str, float]:
-    """Return the nanoseconds that the first rank, alone, takes for a coordinate of exact noise and of PCG64's normals."""
+    """Return the nanoseconds of the first rank, alone, for a coordinate of exact noise and of PCG64's normals."""
     found = np.zeros(2)
     if transport.rank == 0:
         exact, plain = make_mechanism("gaussian", SIGMA, fresh_key(), dimension), np.random.default_rng()

@@ -232,7 +232,7 @@ def check_mechanism(make: Callable[[int], Mechanism], *, dimension: int = 4000) 
     steps = [_common_step(outputs) for outputs in noises.values()]
     if steps[0] != steps[1] or steps[0] < 1e-9 * event.scale:
         raise AssertionError(
-            f"the low bits tell values apart: outputs are multiples of {steps[0]:.3g} for one, {steps[1]:.3g} for another"
+            f"the low bits tell values apart: multiples of {steps[0]:.3g} for one value, {steps[1]:.3g} for another"
         )
 
 
