@@ -32,10 +32,17 @@ class RunDirectory:
         self.path = path
 
     def create(self) -> Path | None:
-        """Make the directory. A run that is already there is kept under the name PATH.1, PATH.2 ...; return which."""
+        """Make the directory. A run that is already there is kept under the name PATH.1, PATH.2 ...; return which.
+
+        Anything else that is there is left alone: it is not ours to move.
+        """
         kept: Path | None = None
         try:
+            if self.path.is_dir() and not any(self.path.iterdir()):
+                return None
             if self.path.exists():
+                if not (self.path / "config.toml").is_file():
+                    raise ConfigError(f"{self.path} is there and is not a run directory: give another --out")
                 names = (self.path.with_name(f"{self.path.name}.{number}") for number in count(1))
                 kept = next(name for name in names if not name.exists())
                 self.path.rename(kept)

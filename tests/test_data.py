@@ -572,3 +572,26 @@ def test_one_rank_of_many_reads_its_rows_of_a_real_file():
     shard = made.load(made.survey(), 19, 20)
     assert np.array_equal(matrix(shard.rows), rows[1900:])
     assert np.array_equal(shard.labels, labels[1900:])
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_decay_is_the_standard_deviation_of_the_columns(density):
+    shard = load(f"synthetic:samples=6000,features=200,decay=0.5,density={density}", 0, 1)
+    dense = shard.rows.matrix if density == 1.0 else to_dense(shard.rows).matrix
+    np.testing.assert_allclose(np.linalg.norm(dense, axis=1), 1.0, atol=1e-12)
+    power = (dense**2).mean(axis=0)
+    # Normalising rows shifts a little power away from the strongest columns; later ones keep the ratio 1/j.
+    assert power[19] / power[39] == pytest.approx(2.0, rel=0.15)
+    assert power[49] / power[149] == pytest.approx(3.0, rel=0.15)
+
+
+def test_decay_keeps_the_scale_of_the_scores():
+    """(1): whatever the decay, about as many logistic labels go against the sign of the score."""
+
+    def against(decay):
+        shard = load(f"synthetic:samples=8000,features=60,task=logistic,decay={decay}", 0, 1)
+        w = separator(60)
+        return np.mean(np.sign(shard.rows.matrix @ w) != shard.labels)
+
+    assert against(0.5) == pytest.approx(against(0), abs=0.03)
+    assert 0.05 < against(0) < 0.2

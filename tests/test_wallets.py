@@ -137,3 +137,17 @@ def test_a_refused_run_leaves_the_earlier_one_alone(tmp_path):
     assert main([*RUN, "--graph", "random:edges=99", "--out", str(tmp_path / "run")]) == 2
     assert (tmp_path / "run" / "summary.json").read_text() == before
     assert not (tmp_path / "run.1").exists()
+
+
+def test_what_is_not_a_run_is_not_moved(tmp_path, capsys):
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.write_text("precious")
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    for out in (file, folder, file / "below"):
+        assert main([*RUN, "--out", str(out)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert file.read_text() == (folder / "thesis.tex").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    (tmp_path / "empty").mkdir()
+    run(tmp_path / "empty")

@@ -1,11 +1,15 @@
 """Random records of a linear model, with noise in the labels.
 
-With g standard normal (on all columns, or on k random columns of a sparse row), w standard normal and m features,
+With g normal (on all columns, or on k random columns of a sparse row), w standard normal, and column j = 1 ... m of
+standard deviation d_j = j^-decay,
 
-    a  = g / |g|,   w* = w / |w|,   s = sqrt(m) <a, w*>     (s has variance 1)                                    (1)
+    a  = g / |g|,   w* = w / |w|,   s = <a, w*> sqrt(sum_j d_j^2 / sum_j (d_j w*_j)^2)    (s has variance 1)       (1)
     svm:         y = sign(s), the other sign with probability `flip`                                             (2)
     logistic:    P(y = +1) = 1 / (1 + exp(-4 s))                                                                 (3)
     regression:  y = s + 0.1 e clipped to [-1, 1], e standard normal                                             (4)
+
+decay = 0 is the hardest case for private learning: all directions matter alike. Real data have a few strong directions
+and many weak ones, as decay = 0.5 does.
 
 Row r and its label are a function of (seed, r) and of these options only. They are drawn in blocks of 128 rows, each
 with its own generator, and a block is computed in tiles whose shape depends on nothing but the row length: the same
@@ -36,7 +40,7 @@ _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, 
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05`; `samples` counts the training rows."""
+    """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0`; `samples` counts training rows."""
 
     private: ClassVar[bool] = False
 
@@ -46,12 +50,14 @@ class Synthetic:
     task: Task = "svm"
     density: float = 1.0
     flip: float = 0.05
+    decay: float = 0.0
 
     @classmethod
     def parse(cls, text: str, settings: Settings) -> Self:
         """Return the source for `key=value` options separated by commas; the task defaults to the loss's own."""
         known: dict[str, Callable[[str], object]] = {
             "samples": int, "features": int, "task": str, "density": float, "flip": float,
+            "decay": float,
         }  # fmt: skip
         options: dict[str, object] = {}
         for item in filter(None, text.split(",")):
@@ -91,6 +97,8 @@ class Synthetic:
             raise ConfigError(f"synthetic: density must be above 0 and at most 1, got {self.density}")
         if not 0.0 <= self.flip <= 0.5:
             raise ConfigError(f"synthetic: flip must lie in 0 ... 0.5, got {self.flip}")
+        if not 0.0 <= self.decay <= 4.0:
+            raise ConfigError(f"synthetic: decay must lie in 0 ... 4, got {self.decay}")
 
     @property
     def nonzeros(self) -> int:
@@ -127,6 +135,8 @@ class Synthetic:
         columns = np.empty((len(wanted), k if sparse else 0), np.intp)
         w = public_generator(self.settings.seed, "separator").standard_normal(self.features)
         w *= 1.0 / math.sqrt(np.einsum("i,i", w, w))
+        d = None if self.decay == 0.0 else np.arange(1.0, self.features + 1.0) ** -self.decay
+        gain = math.sqrt(self.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
         height = min(_BLOCK, 1 << (max(1, _TILE_NUMBERS // k).bit_length() - 1))
         spare = _Tile(np.empty((height, k)), np.empty((height, columns.shape[1]), np.intp), np.empty(height))
         for block in range(wanted.start // _BLOCK, -(-wanted.stop // _BLOCK) if wanted else 0):
@@ -139,7 +149,7 @@ class Synthetic:
                 inside = start >= 0 and start + height <= len(wanted)
                 here = slice(start, start + height)
                 tile = _Tile(values[here], columns[here], labels[here]) if inside else spare
-                self._fill(tile, draw, noise[first : first + height], w)
+                self._fill(tile, draw, noise[first : first + height], w, d, gain)
                 if not inside and start + height > 0:
                     overlap = slice(max(start, 0), start + height)
                     for whole, part in ((values, tile.values), (columns, tile.columns), (labels, tile.labels)):
@@ -150,18 +160,22 @@ class Synthetic:
         indptr = np.arange(len(wanted) + 1, dtype=np.intp) * k
         return Csr(indptr, columns.reshape(-1), values.reshape(-1), self.features), labels
 
-    def _fill(self, tile: _Tile, draw: np.random.Generator, noise: Array, w: Array) -> None:
+    def _fill(
+        self, tile: _Tile, draw: np.random.Generator, noise: Array, w: Array, d: Array | None, gain: float
+    ) -> None:
         """Draw the rows of a tile and label them."""
         for row in tile.columns if self.density < 1.0 else ():
             row[:] = draw.choice(self.features, len(row), replace=False, shuffle=False)
             row.sort()
         a = draw.standard_normal(out=tile.values)
+        if d is not None:
+            a *= d[tile.columns] if self.density < 1.0 else d
         # einsum and not BLAS, whose last bits depend on how many threads share the work.
         # Below 1 by more than `scale_rows` allows for rounding, so that it never moves a row.
         unit = 1.0 - 4.0 * (self.features + 8) * 2.0**-53
         a *= (unit / np.sqrt(np.einsum("ij,ij->i", a, a)))[:, np.newaxis]  # (1)
         score = np.einsum("ij,ij->i", a, w[tile.columns]) if self.density < 1.0 else np.einsum("ij,j->i", a, w)
-        score *= math.sqrt(self.features)
+        score *= gain
         if self.task == "regression":
             tile.labels[:] = np.clip(score + 0.1 * noise, -1.0, 1.0)  # (4)
         elif self.task == "logistic":
