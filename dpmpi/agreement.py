@@ -19,6 +19,8 @@ def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[
         texts = [json.dumps([None, None, value]) for value in action()]
     except DpmpiError as error:
         texts = [json.dumps([type(error).__name__, str(error), None])] * len(transport.ranks)
+    except (OSError, MemoryError, OverflowError, UnicodeError) as error:  # what files and sizes can do to any step
+        texts = [json.dumps(["ConfigError", f"{type(error).__name__}: {error}", None])] * len(transport.ranks)
     values = []
     for name, message, value in map(json.loads, transport.collect(texts)):
         if name is not None:

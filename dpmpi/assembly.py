@@ -15,10 +15,10 @@ from typing import Any
 from dpmpi import __version__
 from dpmpi.agreement import agreed, everyone, on_first
 from dpmpi.config import Config
-from dpmpi.core import Agent, Transport
+from dpmpi.core import Agent, Event, Transport
 from dpmpi.data import Shard, Source, Survey, parse_source, widen
 from dpmpi.engine import Engine, Seat
-from dpmpi.errors import ConfigError, DataError
+from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.exchange import EXCHANGES
 from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES, Loss
@@ -75,7 +75,7 @@ def assemble(
     schedule = make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
     source = parse_source(
         config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
-        seed=config.seed, loss=config.loss,
+        seed=config.seed, loss=config.loss, dimension=config.dimension,
     )  # fmt: skip
     shards, dimension, records = load_shards(source, transport)
     active = schedule.active_counts(1, config.rounds + 1).tolist()
@@ -88,48 +88,60 @@ def assemble(
     sigmas = noise_levels(config, records, active) if known else on_first(
         transport, lambda: noise_levels(config, records, active)
     )  # fmt: skip
-    wallets = open_wallets(config, transport, ledger_path, shards, records, sigmas, active)
-    ready()
+    if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
+        raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
+    wallets = open_wallets(config, transport, ledger_path, shards, records, sigmas, active, stack)
+    meter, seats, ledgers = Meter(transport), [], []
 
-    meter = Meter(transport)
+    def take_seats() -> None:
+        for rank, shard in zip(transport.ranks, shards, strict=True):
+            key = fresh_key() if config.insecure_noise_seed is None else insecure_key(config.insecure_noise_seed, rank)
+            stream = PrivateStream(key, "batch")
+            problem = LocalProblem(shard.rows, shard.labels, loss, batch, config.lipschitz, stream)
+            mechanism = make_mechanism("gaussian" if sigmas[rank] else "none", sigmas[rank], key, dimension)
+            agent = Agent(rank, transport.size, dimension, schedule.share, problem, penalty, mechanism, NotYet())
+            exchange = EXCHANGES[config.exchange](meter, rank, transport.size)
+            seats.append(Seat(agent, algorithm.start(agent), exchange))
+
+    agreed(transport, take_seats)
+    ready()
     every = config.evaluate
     if every is None:
         every = 0 if source.private else max(1, config.rounds // 20)
     run = on_first(transport, lambda: os.urandom(8).hex())
+    outside = "on: it reads the data without noise, outside of the guarantee"
     header = {
         "run": run, "dpmpi": __version__, "algorithm": config.algorithm, "config": config.digest(),
         "ranks": transport.size,
         "private": is_private(config, sigmas), "insecure_noise": config.insecure_noise_seed is not None,
-        "evaluation": "on: it reads the data without noise, outside of the guarantee" if every else "off",
-        "reference": "on: it reads the data without noise, outside of the guarantee" if config.reference else "off",
+        "evaluation": outside if every else "off", "reference": outside if config.reference else "off",
         "delta": config.delta, "calibration": config.calibration if config.epsilon is not None else "noise given",
     }  # fmt: skip
-    seats, ledgers = [], []
 
-    def seat(rank: int, shard: Shard) -> None:
-        key = fresh_key() if config.insecure_noise_seed is None else insecure_key(config.insecure_noise_seed, rank)
-        problem = LocalProblem(shard.rows, shard.labels, loss, batch, config.lipschitz, PrivateStream(key, "batch"))
-        mechanism = make_mechanism("gaussian" if sigmas[rank] else "none", sigmas[rank], key, dimension)
-        wallet = wallets[rank]
-        fields = header | {"rank": rank, "sigma": sigmas[rank], "records": shard.rows.count, "budget": wallet.budget}
-        if config.ledger is not None:
-            fields |= {"shard": wallet.owner, "filter_order": wallet.order}
-        expected = planned_releases(config, active[rank])
-        ledger = stack.enter_context(Ledger(wallet.path, fields, expected, wallet.allowance))
-        agent = Agent(rank, transport.size, dimension, schedule.share, problem, penalty, mechanism, ledger)
-        exchange = EXCHANGES[config.exchange](meter, rank, transport.size)
-        seats.append(Seat(agent, algorithm.start(agent), exchange))
-        ledgers.append(ledger)
+    def open_ledgers() -> None:
+        for seat in seats:
+            rank, wallet = seat.agent.rank, wallets[seat.agent.rank]
+            fields = header | {"rank": rank, "sigma": sigmas[rank], "records": records[rank], "budget": wallet.budget}
+            if config.ledger is not None:
+                fields |= {"shard": wallet.owner, "filter_order": wallet.order}
+            expected = planned_releases(config, active[rank])
+            ledger = stack.enter_context(Ledger(wallet.path, fields, expected, wallet.allowance))
+            seat.agent.charges = ledger
+            ledgers.append(ledger)
 
-    def take_seats() -> None:
-        for rank, shard in zip(transport.ranks, shards, strict=True):
-            seat(rank, shard)
-
-    agreed(transport, take_seats)
+    agreed(transport, open_ledgers)
     engine = Engine(algorithm, schedule, meter, seats)
     return Job(
         run, config, engine, meter, schedule, shards, ledgers, wallets, loss, penalty, dimension, sigmas, records, every
     )
+
+
+class NotYet:
+    """Charges of an agent whose ledger is not open: nothing can be released."""
+
+    def charge(self, event: Event, round_: int) -> None:
+        """Refuse."""
+        raise LedgerError(f"no ledger is open for {event} in round {round_}")
 
 
 def is_private(config: Config, sigmas: Sequence[float]) -> bool:

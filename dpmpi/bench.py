@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
+from dpmpi.config import Parser
 from dpmpi.core import Agent, Algorithm, Array, Mix, Steps, public
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError
@@ -223,7 +224,7 @@ def startup(ranks: int, turns: int) -> dict[str, float]:
 
 def main(argv: Sequence[str]) -> int:
     """Run `python -m dpmpi bench`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mpirun -n RANKS python -m dpmpi bench", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip

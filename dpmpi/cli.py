@@ -73,9 +73,10 @@ def _audit(argv: Sequence[str]) -> int:
 
 
 def _data(argv: Sequence[str]) -> int:
-    from dpmpi.data import parse_source, write_shards  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.config import Parser  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.data import parse_source, write_shards  # noqa: PLC0415
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dpmpi data", description="Cut a data set into one file per rank, once.", allow_abbrev=False,
         epilog="example: python -m dpmpi data shard libsvm:a9a.bz2 --ranks 20 --seed 7 --out 'shards/a9a-{rank}.npz'",
     )  # fmt: skip
@@ -85,11 +86,12 @@ def _data(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="PATTERN", help="file names, with {rank}")
     parser.add_argument("--seed", type=int, default=0, help="the shared seed: shuffles the rows (default: 0)")
     parser.add_argument("--samples", type=int, metavar="N", help="use only so many rows in total")
-    parser.add_argument("--loss", default="hinge", help="squared keeps real labels (default: hinge)")
+    losses = ("hinge", "logistic", "squared")
+    parser.add_argument("--loss", default="hinge", choices=losses, help="squared keeps real labels (default: hinge)")
     parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True)
     flags = parser.parse_args(argv)
-    if flags.ranks < 1:
-        raise ConfigError(f"--ranks must be at least 1, got {flags.ranks}")
+    if flags.ranks < 1 or flags.seed < 0:
+        raise ConfigError(f"--ranks must be at least 1 and --seed at least 0, got {flags.ranks} and {flags.seed}")
     source = parse_source(
         flags.source, samples=flags.samples, normalize=flags.normalize, test_fraction=0.0, seed=flags.seed,
         loss=flags.loss,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ examples:
 
 
 def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
-    """Return a field that is a flag; `more` may hold metavar, choices, least (>=) and above (>)."""
+    """Return a field that is a flag; `more` may hold metavar, choices, least (>=), most (<=) and above (>)."""
     return field(default=default, metadata={"help": text, "kind": kind, "metavar": None, "choices": ()} | more)
 
 
@@ -39,13 +40,16 @@ class Config:
     """Everything that decides what a run does."""
 
     algorithm: str = _option("dp-dda", "the method", choices=tuple(ALGORITHMS))
-    rounds: int = _option(500, "how many rounds", int, metavar="T", least=1)
+    rounds: int = _option(500, "how many rounds", int, metavar="T", least=1, most=10**8)
     seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
 
     data: str = _option(
         "synthetic", "synthetic[:samples=..,features=..], libsvm:PATH or shards:PATTERN with {rank}", metavar="SOURCE"
     )
     samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
+    dimension: int | None = _option(
+        None, "the number of features, for shards as text and for plans", int, metavar="M", least=1, most=10**9
+    )
     normalize: bool = _option(True, "scale every row to norm at most 1", bool)
     test_fraction: float | None = _option(
         None, "rows held out for the accuracy (default: 0.1; 0 for shards)", float, metavar="F", least=0
@@ -108,7 +112,9 @@ class Config:
                 raise ConfigError(f"{expected}; got {value!r}{nearest(value, choices)}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"{_flag(f.name)} must be a finite number, got {value}")
-            least, above = f.metadata.get("least"), f.metadata.get("above")
+            least, above, most = (f.metadata.get(name) for name in ("least", "above", "most"))
+            if value is not None and most is not None and value > most:
+                raise ConfigError(f"{_flag(f.name)} must be at most {most}, got {value}")
             if value is not None and least is not None and value < least:
                 raise ConfigError(f"{_flag(f.name)} must be at least {least}, got {value}")
             if value is not None and above is not None and value <= above:
@@ -163,6 +169,8 @@ def from_values(given: dict[str, Any]) -> Config:
     """Return the configuration of parsed flags; the file that `config` names fills in what is not given."""
     path = given.pop("config", None)
     values = (_read_toml(Path(path)) if path is not None else {}) | given
+    if values.get("ledger"):
+        values["ledger"] = str(Path(values["ledger"]).absolute())
     names = {f.name for f in _fields()}
     options = tuple(sorted((name, value) for name, value in values.items() if name not in names))
     config = Config(**{name: value for name, value in values.items() if name in names}, options=options)
@@ -172,7 +180,7 @@ def from_values(given: dict[str, Any]) -> Config:
 
 def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
     """Return the parser of the flags of a run; only flags that were given appear in the result."""
-    parser = _Parser(
+    parser = Parser(
         prog=program, usage=f"{program} [flags]", epilog=epilog, allow_abbrev=False, argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Train a model over data that stays where it is; every rank is one agent.",
@@ -194,7 +202,9 @@ def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Raises `ConfigError` instead of printing its usage."""
+
     def error(self, message: str) -> NoReturn:
         """Report as we report everything: one line, no usage text."""
         if message.startswith("unrecognized arguments: "):
@@ -251,7 +261,10 @@ def _from_toml(where: str, value: Any, hint: Any) -> Any:
     accepted = {bool: bool, int: int, float: int | float, str: str | int | float}[hint]
     if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
         raise ConfigError(f"{where} must be {hint.__name__}, got {value!r}")
-    return hint(value)
+    try:
+        return hint(value)
+    except OverflowError:
+        raise ConfigError(f"{where} is too large") from None
 
 
 def _toml(value: object) -> str:
@@ -259,5 +272,4 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return json.dumps(str(value)).replace("\x7f", "\\u007f")  # JSON's escapes are TOML's

@@ -96,11 +96,11 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser("python -m dpmpi plan", EXAMPLES)
     parser.description = __doc__
     parser.add_argument("--samples-per-rank", type=int, metavar="N", help="records a rank, if there is no data yet")
-    parser.add_argument("--dimension", type=int, metavar="M", help="features, if there is no data yet")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = vars(parser.parse_args(argv))
-    as_json, count, dimension = (given.pop(name, None) for name in ("json", "samples_per_rank", "dimension"))
+    as_json, count = (given.pop(name, None) for name in ("json", "samples_per_rank"))
     config = from_values(given)
+    dimension = config.dimension
     ranks = config.ranks or config.loopback
     if ranks is None:
         raise ConfigError("plan needs the number of ranks: --ranks N")
@@ -117,8 +117,8 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigError(f"{training} training rows are too few for {ranks} ranks")
         records = [(rank + 1) * training // ranks - rank * training // ranks for rank in range(ranks)]
         dimension = dimension or survey.features
-    elif count < 1 or (dimension is not None and dimension < 1):
-        raise ConfigError(f"--samples-per-rank and --dimension must be at least 1, got {count} and {dimension}")
+    elif not 1 <= count <= 10**12:
+        raise ConfigError(f"--samples-per-rank must lie in 1 ... 10^12, got {count}")
     else:
         records = [count] * ranks
     plan = make_plan(config, ranks, records, dimension)

@@ -12,7 +12,7 @@ from typing import Any
 from dpmpi.config import Config
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
-from dpmpi.privacy import accountants, calibration, theorems
+from dpmpi.privacy import accountants, calibration, filters, theorems
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.problem import Batch
 
@@ -46,10 +46,11 @@ def noise_levels(config: Config, records: Sequence[int], active: Sequence[int]) 
     Each rank composes over its own active rounds only: the schedule is public, so it hides nothing, but who is silent
     pays nothing.
     """
+    if config.epsilon is not None or config.noise:
+        for count in sorted(set(records)):
+            calibration.check_delta(config.delta, count, config.allow_large_delta)
     if config.epsilon is None:
         return [config.noise or 0.0] * len(records)
-    for count in sorted(set(records)):
-        calibration.check_delta(config.delta, count, config.allow_large_delta)
     if config.calibration == "theorem":
         return [_theorem_noise(config, min(records), _share(config, active))] * len(records)
     if any(scale != 1.0 for scale, _ in config.make_algorithm().releases(max(active))):
@@ -88,9 +89,12 @@ def claimed_epsilon(config: Config, records: int, active: Sequence[int], sigma: 
     return theorems.liu2022_epsilon(sigma, L, T, records, config.delta)
 
 
-def spent_epsilon(spending: Mapping[ReleaseEvent, int], delta: float) -> float | None:
-    """Return the certified epsilon of what was released; None if it is infinite."""
-    epsilon = accountants.certified_epsilon(spending, delta, cache=cache_file())
+def spent_epsilon(spending: Mapping[ReleaseEvent, int], delta: float, *, cached: bool = True) -> float | None:
+    """Return the certified epsilon of what was released; None if it is infinite, or too large to be computed."""
+    try:
+        epsilon = accountants.certified_epsilon(spending, delta, cache=cache_file() if cached else None)
+    except (ArithmeticError, ValueError, MemoryError):  # losses beyond what the accountant's grid can hold
+        return None
     return epsilon if math.isfinite(epsilon) else None
 
 
@@ -131,7 +135,7 @@ def filter_order(event: ReleaseEvent, planned: int, budget: float, delta: float)
     """Return the Renyi order for a ledger that is to go on over runs: fixed by the first of them, once and for all."""
     if event.noise == "none" or planned == 0:
         return 2
-    return max(2, math.ceil(accountants.filter_order({event: planned}, budget, delta)))
+    return max(2, math.ceil(filters.filter_order({event: planned}, budget, delta)))
 
 
 def allowance(
@@ -143,8 +147,8 @@ def allowance(
     results may have led to this one, composition is adaptive and a filter decides: Gaussian where all releases are
     unsampled Gaussian ones, else Renyi at the order that the ledger fixed when it began.
     """
-    if event.noise == "none" or planned == 0:
-        return 0
+    if planned == 0 or any(e.noise == "none" for e in (event, *earlier)):
+        return 0  # what was said without noise has spent every budget
     if not earlier:
         low, high = 0, planned
         while low < high:
@@ -153,6 +157,6 @@ def allowance(
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
     gaussian = all(e.noise == "gaussian" and e.sampling.kind == "full" for e in (event, *earlier))
-    filter_ = accountants.GaussianFilter(budget, delta) if gaussian else accountants.RdpFilter(budget, delta, order)
-    left = filter_.budget - sum(filter_.cost(e, count) for e, count in earlier.items())
-    return max(0, min(planned, math.floor(left / filter_.cost(event))))
+    filter_ = filters.GaussianFilter(budget, delta) if gaussian else filters.RdpFilter(budget, delta, float(order))
+    left, cost = filter_.budget - sum(filter_.cost(e, count) for e, count in earlier.items()), filter_.cost(event)
+    return min(planned, math.floor(left / cost)) if left > 0 and 0 < cost < math.inf else 0

@@ -14,7 +14,6 @@ import signal
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the modules load: 20 ranks end without 20 tracebacks
 
-import json
 import sys
 import time
 import traceback
@@ -24,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dpmpi.agreement import agreed
+from dpmpi.agreement import agreed, everyone
 from dpmpi.assembly import Job, assemble, is_private
 from dpmpi.config import Config, parse
 from dpmpi.core import Transport
@@ -82,7 +81,11 @@ def open_transport(config: Config) -> Transport:
 def name_directory(config: Config, transport: Transport) -> RunDirectory:
     """Return the run directory, not made yet; every rank gets the same path."""
     name = config.out or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return RunDirectory(Path(transport.collect([name] * len(transport.ranks))[0]))
+    told = everyone(transport, lambda: [(name, config.digest())] * len(transport.ranks))
+    for rank, (_, digest) in enumerate(told):
+        if digest != told[0][1]:
+            raise ConfigError(f"all ranks must have the same settings, but rank {rank} has others than rank 0")
+    return RunDirectory(Path(told[0][0]))
 
 
 def create(directory: RunDirectory, config: Config, transport: Transport) -> None:
@@ -131,11 +134,11 @@ def train(job: Job, directory: RunDirectory) -> int:
     for ledger in job.ledgers:
         ledger.close()
     records = [rank_record(job, seat, ledger, training) for seat, ledger in zip(engine.seats, job.ledgers, strict=True)]
-    everyone = [json.loads(text) for text in job.meter.collect([json.dumps(record) for record in records])]
+    told = everyone(job.meter, lambda: records)
     x, models = evaluator.mean_model()
     rows = job.meter.gather(_stacked(models))
     if first and rows is not None:
-        summary = summarise(job, everyone, evaluation, optimum, started, wall)
+        summary = summarise(job, told, evaluation, optimum, started, wall)
         directory.write_model(x, rows, config.algorithm, config.digest())
         directory.write_summary(summary)
         _say(table(summary, directory.path))

@@ -66,7 +66,8 @@ def summarise(
     for record in ranks:
         spending, earlier = _heard(record.pop("spending")), _heard(record.pop("earlier"))
         record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
-        record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if earlier else None
+        add_up = private and bool(earlier)
+        record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if add_up else None
     epsilons = [record["epsilon"] for record in ranks]
     best = None if optimum is None else optimum.value
     training = max(record["training_seconds"] for record in ranks)
@@ -90,7 +91,7 @@ def summarise(
         "wall_seconds": wall,
         "rounds_per_second": config.rounds / training,
         "privacy": {
-            "private": private,
+            "private": private and None not in epsilons,
             "calibration": config.calibration if config.epsilon is not None else None,
             "adversary": "wire",
             "delta": config.delta,
@@ -159,7 +160,9 @@ def _privacy(privacy: dict[str, Any]) -> str:
         return "NOT PRIVATE: repeatable noise (--insecure-noise-seed)"
     if not privacy["private"]:
         return "NOT PRIVATE: no noise (--epsilon or --noise adds it)"
+    if privacy["epsilon"] is None:
+        return "NOT PRIVATE: no finite epsilon can be certified for so little noise"
     text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
     if privacy["calibration"] == "theorem":
-        text += f"; WARNING: the paper's theorem claims {privacy['epsilon_theorem']:g}, do not rely on it"
+        text += f"; WARNING: the paper's theorem claims {privacy['epsilon_theorem']}, do not rely on it"
     return text + ("; evaluation is outside of it" if privacy["evaluation_outside_guarantee"] else "")

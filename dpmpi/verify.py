@@ -1,13 +1,16 @@
 """Check a run's ledgers: `python -m dpmpi verify RUN`.
 
-The chain of every ledger is followed, and what it charges is priced again without the run's own code: by the PLD
-accountant of `dp_accounting`, straight from the recorded events, and by Renyi divergences. The run fails the check if
+The chain of every ledger is followed, and what it charges is priced again without the run's own code and without its
+cache: by the PLD accountant of `dp_accounting`, straight from the recorded events, and by Renyi divergences. The run
+fails the check if
 
-- a chain is broken, a ledger is missing or was not closed;
+- a chain is broken, a ledger is missing, or the run did not close it;
+- the summary says something else than the ledgers' headers (ranks, delta, noise, whether anything is promised) or than
+  the schedule, which is computed anew from the configuration (active rounds, messages);
 - a ledger charges less than the wire carried: fewer releases than rounds in which the rank spoke with data;
-- the summary claims a smaller epsilon than the replay finds.
+- the summary claims a smaller epsilon than the replay finds, for a rank or for the run.
 
-Fixed-size batches have no replace-one PLD in the library; there RDP alone stands against the figure of the run.
+Fixed-size batches have no replace-one PLD in the library; there Renyi divergences alone stand against the run's figure.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpmpi.config import from_values
-from dpmpi.errors import ConfigError, LedgerError
+from dpmpi.config import Config, Parser, from_values
+from dpmpi.errors import ConfigError, DpmpiError
+from dpmpi.graphs import make_graph
 from dpmpi.planning import planned_releases, spent_epsilon
 from dpmpi.privacy.accountants import rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.ledger import read_ledger
+from dpmpi.privacy.ledger import recorded_runs
 from dpmpi.rundir import RunDirectory
+from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 
 TOLERANCE = 0.005
 """Two accountants discretise differently; a claim may be below the replay by this fraction."""
@@ -38,29 +43,11 @@ class Replay:
     """One rank's ledger, priced again. `pld` is None where the library has no such accountant."""
 
     rank: int
-    charges: int
-    epsilon: float | None
-    pld: float | None
-    rdp: float | None
-    problems: tuple[str, ...]
-
-
-def run_spending(path: Path, run: str) -> tuple[Counter[ReleaseEvent], bool]:
-    """Return what one run charged to a ledger, and whether it closed it; other runs' entries are skipped."""
-    spent: Counter[ReleaseEvent] = Counter()
-    event: ReleaseEvent | None = None
-    closed, ours = False, False
-    for entry in read_ledger(path):
-        if entry["type"] == "header":
-            ours, event = entry.get("run") == run, None
-        elif ours and entry["type"] == "reserve":
-            event, closed = ReleaseEvent.from_dict(entry["event"]), False
-            spent[event] += int(entry["count"])
-        elif ours and entry["type"] == "close":
-            if event is not None:
-                spent[event] -= int(entry["unused"])
-            event, closed = None, True
-    return +spent, closed
+    charges: int = 0
+    epsilon: float | None = None
+    pld: float | None = None
+    rdp: float | None = None
+    problems: tuple[str, ...] = ()
 
 
 def pld_epsilon(spending: Counter[ReleaseEvent], delta: float) -> float | None:
@@ -68,73 +55,113 @@ def pld_epsilon(spending: Counter[ReleaseEvent], delta: float) -> float | None:
     import dp_accounting  # noqa: PLC0415 - slow
     from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
 
+    if not spending:
+        return 0.0
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
-    for event, count in spending.items():
-        if event.noise != "gaussian" or event.sampling.kind == "fixed":
-            return None
-        # The library takes noise over the norm of ONE record and doubles it itself for replace-one.
-        gaussian = dp_accounting.GaussianDpEvent(2 * event.scale / event.sensitivity)
-        if event.sampling.kind == "poisson":
-            gaussian = dp_accounting.PoissonSampledDpEvent(event.sampling.rate, gaussian)
-        accountant.compose(gaussian, count)
-    return float(accountant.get_epsilon(delta)) if spending else 0.0
-
-
-def replay(rank: int, path: Path, summary: dict[str, Any], per_round: float) -> Replay:
-    """Check and price one rank's ledger against the summary."""
     try:
-        spending, closed = run_spending(path, summary["run"])
-    except LedgerError as error:
-        return Replay(rank, 0, None, None, None, (str(error),))
-    problems = [] if closed else ["the ledger was not closed: the run ended early, the last reservation counts in full"]
-    record, delta = summary["per_rank"][rank], summary["privacy"]["delta"]
-    spoke = record["active_rounds"] if record["stopped"] is None else _rounds_with_data(record)
+        for event, count in spending.items():
+            if event.noise != "gaussian" or event.sampling.kind == "fixed":
+                return None
+            # The library takes noise over the norm of ONE record and doubles it itself for replace-one.
+            gaussian = dp_accounting.GaussianDpEvent(2 * event.scale / event.sensitivity)
+            if event.sampling.kind == "poisson":
+                gaussian = dp_accounting.PoissonSampledDpEvent(event.sampling.rate, gaussian)
+            accountant.compose(gaussian, count)
+        epsilon = float(accountant.get_epsilon(delta))
+    except (ArithmeticError, ValueError, MemoryError):
+        return None
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def replay(
+    rank: int, path: Path, summary: dict[str, Any], config: Config, schedule: StaticSchedule | SampledSchedule
+) -> Replay:
+    """Check and price one rank's ledger against the summary and the schedule."""
+    try:
+        runs = [found for found in recorded_runs(path) if found[0].get("run") == summary["run"]]
+    except DpmpiError as error:
+        return Replay(rank, problems=(str(error),))
+    if len(runs) != 1:
+        return Replay(rank, problems=(f"{path} holds the run {len(runs)} times, expected once",))
+    [(header, spending, closed)] = runs
+    record, privacy, problems = summary["per_rank"][rank], summary["privacy"], []
+    if not closed:
+        problems.append("the ledger was not closed: the run ended early, the last reservation counts in full")
+    said = {
+        "rank": (record["rank"], header["rank"]), "ranks": (summary["ranks"], header["ranks"]),
+        "delta": (privacy["delta"], header["delta"]), "sigma": (record["sigma"] or 0.0, header["sigma"]),
+        "samples": (record["samples"], header["records"]),
+        "insecure_noise": (privacy["insecure_noise"], header["insecure_noise"]),
+    }  # fmt: skip
+    rounds = [t for t, _ in schedule.rounds(rank, 1, config.rounds + 1)]
+    messages = sum(len(near.peers) for _, near in schedule.rounds(rank, 1, config.rounds + 1))
+    said |= {"active_rounds": (record["active_rounds"], len(rounds)), "messages": (record["messages_sent"], messages)}
+    problems += [f"the summary says {name} {a}, it was {b}" for name, (a, b) in said.items() if a != b]
+    stopped = math.inf if record["stopped"] is None else record["stopped"]
+    spoke = planned_releases(config, sum(t < stopped for t in rounds))
     charges = spending.total()
-    if charges < math.floor(spoke * per_round):
-        problems.append(f"charges {charges} releases, but the wire carried {spoke} rounds with data")
-    private = all(event.noise != "none" for event in spending)
+    if charges < spoke:
+        problems.append(f"charges {charges} releases, but the wire carried {spoke}")
+    delta, private = header["delta"], bool(header["private"]) and all(event.noise != "none" for event in spending)
     pld = pld_epsilon(spending, delta) if private else None
     rdp = rdp_epsilon(spending, delta) if private else None
-    epsilon = spent_epsilon(spending, delta) if private else None
-    claimed = record["epsilon"]
-    if claimed is not None:
-        judges = [value for value in (pld, epsilon) if value is not None]
-        if not judges or claimed < max(judges) * (1 - TOLERANCE):
-            problems.append(f"the summary claims epsilon {claimed:.4g}, the replay finds {judges or 'infinity'}")
-        if rdp is not None and claimed > rdp * (1 + TOLERANCE):
-            problems.append(f"epsilon {claimed:.4g} is above the RDP bound {rdp:.4g}: one of the accountants is wrong")
+    epsilon = spent_epsilon(spending, delta, cached=False) if private else None
+    problems += _wrong_claim(record["epsilon"], [value for value in (pld, epsilon) if value is not None], rdp, private)
     return Replay(rank, charges, epsilon, pld, rdp, tuple(problems))
 
 
-def _rounds_with_data(record: dict[str, Any]) -> int:
-    """Return the active rounds before the budget was spent; with node sampling at most that many."""
-    return min(int(record["active_rounds"]), int(record["stopped"]) - 1) if record["stopped"] else 0
+def _wrong_claim(claimed: Any, judges: list[float], rdp: float | None, private: bool) -> list[str]:
+    """Return what is wrong with an epsilon that a summary claims."""
+    if claimed is None:
+        return ["the summary claims no epsilon, the replay finds one"] if private and judges else []
+    if not isinstance(claimed, int | float) or not math.isfinite(claimed) or not private or not judges:
+        return [f"the summary claims epsilon {claimed}, the replay finds none"]
+    problems = []
+    if claimed < max(judges) * (1 - TOLERANCE):
+        problems.append(f"the summary claims epsilon {claimed:.4g}, the replay finds {max(judges):.4g}")
+    if rdp is not None and claimed > rdp * (1 + TOLERANCE):
+        problems.append(f"epsilon {claimed:.4g} is above the Renyi bound {rdp:.4g}: one of the accountants is wrong")
+    return problems
 
 
 def verify(path: Path) -> list[Replay]:
-    """Return the replay of every rank of a run; raise `ConfigError` if it is not a run directory."""
-    directory = RunDirectory(path)
+    """Return the replay of every rank of a run; raise `ConfigError` if it is not a finished run."""
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         config = from_values({"config": str(path / "config.toml")})
-    except (OSError, ValueError) as error:
-        if isinstance(error, ConfigError):
+        return _verify(RunDirectory(path), summary, config)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        if isinstance(error, DpmpiError):
             raise
-        raise ConfigError(f"{path} is not a finished run: {error}") from error
-    per_round = planned_releases(config, 1000) / 1000
+        raise ConfigError(f"{path} is not a finished run: {type(error).__name__} {error}") from error
+
+
+def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) -> list[Replay]:
+    if len(summary["per_rank"]) != summary["ranks"] or summary["ranks"] < 1 or summary["rounds"] != config.rounds:
+        raise ConfigError(f"{directory.path}: the summary does not fit its own figures or the configuration")
+    if summary["batch"] != config.batch:
+        config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
+    graph = make_graph(config.graph, summary["ranks"], config.seed)
+    sampled = getattr(config.make_algorithm(), "schedule", "static") == "sampled"
+    schedule = make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
     found = []
     for rank in range(summary["ranks"]):
         ledger = directory.ledger(rank) if config.ledger is None else Path(config.ledger) / f"rank-{rank:03d}.jsonl"
-        if not ledger.exists():
-            found.append(Replay(rank, 0, None, None, None, (f"no ledger at {ledger}",)))
-            continue
-        found.append(replay(rank, ledger, summary, per_round))
+        if ledger.exists():
+            found.append(replay(rank, ledger, summary, config, schedule))
+        else:
+            found.append(Replay(rank, problems=(f"no ledger at {ledger}",)))
+    claims, total = [record["epsilon"] for record in summary["per_rank"]], summary["privacy"]["epsilon"]
+    if total != (None if None in claims else max(claims)):
+        first = found[0]
+        wrong = f"the summary claims epsilon {total} for the run, its ranks have {claims}"
+        found[0] = Replay(first.rank, first.charges, first.epsilon, first.pld, first.rdp, (*first.problems, wrong))
     return found
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `python -m dpmpi verify`; return 1 if a rank's ledger does not check out."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m dpmpi verify", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog="example: python -m dpmpi verify runs/demo",
     )  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dpmpi.agreement import everyone, on_first
 from dpmpi.config import Config
@@ -36,7 +38,7 @@ class Wallet:
 
 def open_wallets(
     config: Config, transport: Transport, ledger_path: Callable[[int], Path], shards: Sequence[Shard],
-    records: Sequence[int], sigmas: Sequence[float], active: Sequence[int],
+    records: Sequence[int], sigmas: Sequence[float], active: Sequence[int], stack: ExitStack,
 ) -> dict[int, Wallet]:  # fmt: skip
     """Return the wallets of the ranks in this process, after reading their budgets and what earlier runs spent."""
     earlier: dict[int, Counter[ReleaseEvent]] = {}
@@ -49,11 +51,14 @@ def open_wallets(
         for rank, shard in zip(transport.ranks, shards, strict=True):
             budgets[rank] = read_budget(config, rank)
             earlier[rank] = Counter()
-            owners[rank] = None if config.ledger is None else owner_mark(path(rank), shard)
+            if config.ledger is None:
+                continue  # a ledger of its own, in a run directory that is not there yet
+            stack.enter_context(lock(path(rank)))
+            owners[rank] = owner_mark(path(rank), shard)
             if path(rank).exists():
                 check_owner(path(rank), owners[rank])
                 earlier[rank] = recorded_spending(path(rank))
-                orders[rank] = int(next(read_ledger(path(rank))).get("filter_order", 2))
+                orders[rank] = first_order(path(rank))
         return [
             [budgets[k], orders.get(k), [[event.to_dict(), count] for event, count in earlier[k].items()]]
             for k in transport.ranks
@@ -75,8 +80,35 @@ def open_wallets(
         transport, lambda: [allow(rank) for rank in range(transport.size)]
     )  # fmt: skip
     return {
-        k: Wallet(path(k), earlier[k], budgets[k], found[k][0], found[k][1], owners[k]) for k in transport.ranks
+        k: Wallet(path(k), earlier[k], budgets[k], found[k][0], found[k][1], owners.get(k))
+        for k in transport.ranks
     }
+
+
+def lock(ledger: Path) -> IO[str]:
+    """Return an open file that no other run can lock while it is open.
+
+    Two runs that spend from one ledger at once would not see each other.
+    """
+    try:
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        file = ledger.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"cannot use the ledger directory {ledger.parent}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError(f"the ledger {ledger} is in use by another run: wait for it to end") from error
+    return file
+
+
+def first_order(ledger: Path) -> int:
+    """Return the Renyi order that the first run of a ledger fixed."""
+    order = next(read_ledger(ledger), {}).get("filter_order", 2)
+    if not isinstance(order, int) or order < 2:
+        raise LedgerError(f"{ledger}:1: expected a filter_order of at least 2, found {order!r}")
+    return order
 
 
 def owner_mark(ledger: Path, shard: Shard) -> str:
@@ -103,4 +135,7 @@ def check_owner(path: Path, mark: str | None) -> None:
     for entry in read_ledger(path):
         owner = entry.get("shard")
         if owner is not None and owner != mark:
-            raise ConfigError(f"the ledger {path} belongs to another shard: give this one its own --ledger directory")
+            raise ConfigError(
+                f"the ledger {path} belongs to other rows: the shard has changed, or --seed, --test-fraction, "
+                "--samples or --normalize cut it differently, or the key beside the ledger was lost"
+            )

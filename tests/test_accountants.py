@@ -17,18 +17,11 @@ from hypothesis import strategies as st
 
 from dpmpi.core import Sampling
 from dpmpi.errors import BudgetExceeded, ConfigError
-from dpmpi.privacy import accountants
-from dpmpi.privacy.accountants import (
-    GaussianFilter,
-    RdpFilter,
-    certified_epsilon,
-    filter_order,
-    gdp_delta,
-    gdp_epsilon,
-    gdp_mu,
-    rdp_epsilon,
-)  # fmt: skip
+from dpmpi.privacy import accountants, renyi, tallies
+from dpmpi.privacy.accountants import certified_epsilon, rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.filters import GaussianFilter, RdpFilter, filter_order
+from dpmpi.privacy.gdp import gdp_delta, gdp_epsilon, gdp_mu
 from dpmpi.privacy.theorems import (
     liu2022_epsilon,
     liu2022_sigma,
@@ -260,7 +253,7 @@ def test_renyi_bound_of_sampled_discrete_gaussians(kind, sigma, rate, order):
         q = r
     exact = max(np.logaddexp.reduce(order * a + (1 - order) * b) / (order - 1) for a, b in ((p, q), (q, p)))
     event = ReleaseEvent("discrete-gaussian", sigma, 2.0 * shift, Sampling(kind, rate * 1000, 1000))
-    bound = accountants._rdp(accountants._group(event), np.array([float(order)]))[0]
+    bound = renyi.divergences(tallies.group_of(event), np.array([float(order)]))[0]
     assert exact <= bound * (1 + 1e-9)
     assert bound <= (1.8 if kind == "poisson" else 6.0) * exact
 
@@ -356,9 +349,9 @@ def test_many_kinds_of_sampled_releases_are_merged_upwards(monkeypatch):
     one_rate = {sampled(z, 0.05, "fixed"): 9 for z in np.geomspace(2.0, 4.0, 18)}
     two_rates = {sampled(z, rate, "fixed"): 9 for z in np.geomspace(3.0, 4.0, 6) for rate in (0.048, 0.05)}
     exact = [certified_epsilon(spending, 1e-5) for spending in (one_rate, two_rates)]
-    monkeypatch.setattr(accountants, "_MOST_GROUPS", 9)
+    monkeypatch.setattr(tallies, "_MOST_GROUPS", 9)
     for spending, least in zip((one_rate, two_rates), exact, strict=True):
-        assert len(accountants._groups(spending)) <= 16
+        assert len(tallies.groups_of(spending)) <= 16
         assert least < certified_epsilon(spending, 1e-5) < 1.12 * least
 
 

@@ -28,7 +28,7 @@ from dpmpi.core import Query
 from dpmpi.errors import ConfigError
 from dpmpi.losses import LOSSES
 from dpmpi.planning import spent_epsilon
-from dpmpi.privacy.accountants import gdp_epsilon, gdp_mu
+from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream
 from dpmpi.transport.loopback import LoopbackTransport

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
-from dpmpi.privacy.accountants import GaussianFilter, certified_epsilon, gdp_mu
+from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.calibration import auto_batch, calibrate, check_delta
 from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.filters import GaussianFilter
+from dpmpi.privacy.gdp import gdp_mu
 
 
 def reached(kind, sensitivity, sampling, releases, epsilon, delta):

@@ -29,10 +29,11 @@ SIZES = (2, 5, 20)
 OPEN = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-def source(spec, *, samples=None, normalize=True, test_fraction=0.0, seed=7, loss="hinge"):
+def source(spec, *, samples=None, normalize=True, test_fraction=0.0, seed=7, loss="hinge", dimension=None):
     return parse_source(
-        str(spec), samples=samples, normalize=normalize, test_fraction=test_fraction, seed=seed, loss=loss
-    )
+        str(spec), samples=samples, normalize=normalize, test_fraction=test_fraction, seed=seed, loss=loss,
+        dimension=dimension,
+    )  # fmt: skip
 
 
 def load(spec, rank=0, size=1, **options):
@@ -444,7 +445,12 @@ def test_test_rows_of_a_shard_are_disjoint_and_complete(tmp_path):
 def test_text_shards_and_widening(tmp_path, suffix):
     write_text(tmp_path / f"0{suffix}", ["1 1:0.5 3:0.5", "0", "0 2:0.25"])
     write_text(tmp_path / f"1{suffix}", ["1 5:3"])
-    first, second = (load(f"shards:{tmp_path}/{{rank}}{suffix}", rank, 2) for rank in range(2))
+    pattern = f"shards:{tmp_path}/{{rank}}{suffix}"
+    with pytest.raises(ConfigError, match="give --dimension"):
+        load(pattern)
+    with pytest.raises(DataError, match="above the --dimension 4"):
+        load(pattern, 1, 2, dimension=4)
+    first, second = load(pattern, 0, 2, dimension=3), load(pattern, 1, 2, dimension=5)
     assert (first.rows.dimension, second.rows.dimension) == (3, 5)
     assert np.array_equal(first.labels, [1.0, -1.0, -1.0])
     assert np.array_equal(second.labels, [1.0])
@@ -484,8 +490,8 @@ GOOD_SPARSE = {"indptr": [0, 2, 2, 3], "indices": [0, 2, 1], "data": [1.0, 2.0, 
         ({"X": np.ones((0, 2)), "y": np.ones(0)}, "0 rows"),
         ({"X": np.ones((2, 2)), "y": np.array([1.0, np.nan])}, "label of row 1 is not finite"),
         ({"X": np.array([[1.0], [np.inf]]), "y": np.ones(2)}, "row 1"),
-        ({"X": np.ones((2, 2)), "y": np.array([1.0, 2.0])}, "must be -1/+1 or 0/1, found 1, 2"),
-        ({"X": np.ones((3, 2)), "y": np.array([1.0, 0.0, -1.0])}, "found -1, 0, 1"),
+        ({"X": np.ones((2, 2)), "y": np.array([1.0, 2.0])}, "must be -1/+1 or 0/1, found others"),
+        ({"X": np.ones((3, 2)), "y": np.array([1.0, 0.0, -1.0])}, "found others"),
         (GOOD_SPARSE | {"data": [1.0, np.nan, 3.0]}, "row 0"),
         (GOOD_SPARSE | {"indices": [0, 3, 1]}, "columns"),
         (GOOD_SPARSE | {"indices": [0, -1, 1]}, "columns"),
@@ -521,11 +527,11 @@ def test_missing_and_broken_shards_are_named(tmp_path):
     with pytest.raises(DataError, match=r"not an \.npz of plain arrays"):
         load(f"shards:{tmp_path}/{{rank}}.npz")
     write_text(tmp_path / "0.txt", ["1 1:1", "2 2:1"])
-    with pytest.raises(DataError, match=r"-1/\+1 or 0/1, found 1, 2"):
-        load(f"shards:{tmp_path}/{{rank}}.txt")
+    with pytest.raises(DataError, match=r"-1/\+1 or 0/1, found others"):
+        load(f"shards:{tmp_path}/{{rank}}.txt", dimension=2)
     write_text(tmp_path / "0.txt", ["1 1:1"])
     with pytest.raises(DataError, match="leaves none of 1 rows"):
-        load(f"shards:{tmp_path}/{{rank}}.txt", test_fraction=0.9)
+        load(f"shards:{tmp_path}/{{rank}}.txt", test_fraction=0.9, dimension=2)
     with pytest.raises(ConfigError, match=r"written as \.npz"):
         write_shards(source("synthetic"), 2, f"{tmp_path}/{{rank}}.txt", lambda rank: None)
     with pytest.raises(ConfigError, match="at least one rank"):

@@ -95,7 +95,7 @@ def test_the_plan_reads_the_data(capsys):
         (["--noise", "1"], "--ranks N"),
         (["--ranks", "3", "--data", "shards:x-{rank}.npz"], "--samples-per-rank"),
         (["--ranks", "300", "--data", "synthetic:samples=100,features=7"], "too few"),
-        (["--ranks", "3", "--samples-per-rank", "0"], "at least 1"),
+        (["--ranks", "3", "--samples-per-rank", "0"], "must lie in"),
         (["--ranks", "3", "--samples-per-rank", "100", "--epsilon", "1", "--delta", "0.1"], "--allow-large-delta"),
     ],
 )

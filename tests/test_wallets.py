@@ -1,6 +1,7 @@
 """Budgets and ledgers over runs, through whole loopback runs."""
 
 import json
+import math
 import stat
 
 import pytest
@@ -11,9 +12,11 @@ from dpmpi.errors import ConfigError
 from dpmpi.planning import allowance, filter_order, noise_levels, read_budget
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.ledger import recorded_spending
+from dpmpi.privacy.filters import GaussianFilter, RdpFilter
+from dpmpi.privacy.ledger import Ledger, read_ledger, recorded_spending
 from dpmpi.run import main
 from dpmpi.verify import verify
+from dpmpi.wallets import lock
 
 RUN = ("--loopback", "3", "--data", "synthetic:samples=600,features=4", "--rounds", "40", "--no-evaluate")
 
@@ -62,7 +65,7 @@ def test_a_ledger_knows_its_shard(tmp_path, capsys):
     flags = ["--ledger", str(tmp_path / "ledger"), "--noise", "1"]
     run(tmp_path / "one", *flags)
     assert main([*RUN, *flags, "--seed", "1", "--out", str(tmp_path / "two")]) == 2
-    assert "belongs to another shard" in capsys.readouterr().err
+    assert "belongs to other rows" in capsys.readouterr().err
     assert not (tmp_path / "two").exists()
 
 
@@ -75,18 +78,133 @@ def test_a_broken_ledger_is_refused(tmp_path, capsys):
     assert "the hash chain is broken" in capsys.readouterr().err
 
 
-def test_a_smaller_charge_is_found_out(tmp_path):
-    """A ledger with a valid chain that says less than the wire carried."""
+TAMPERED = {
+    "fewer active rounds": lambda s: s["per_rank"][1].update(active_rounds=0),
+    "a smaller epsilon of a rank": lambda s: s["per_rank"][1].update(epsilon=s["per_rank"][1]["epsilon"] / 2),
+    "no epsilon of a rank": lambda s: s["per_rank"][1].update(epsilon=None),
+    "an epsilon that is no number": lambda s: s["per_rank"][1].update(epsilon=float("nan")),
+    "a smaller epsilon of the run": lambda s: s["privacy"].update(epsilon=0.001),
+    "another delta": lambda s: s["privacy"].update(delta=0.9),
+    "more noise": lambda s: s["per_rank"][1].update(sigma=100.0),
+    "fewer messages": lambda s: s["per_rank"][1].update(messages_sent=1),
+    "another run": lambda s: s.update(run="0123456789abcdef"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_changed_summary_is_found_out(tmp_path, what):
     run(tmp_path / "run", "--noise", 1)
     summary = tmp_path / "run" / "summary.json"
     found = json.loads(summary.read_text())
-    found["per_rank"][1]["active_rounds"] = 41
-    found["per_rank"][2]["epsilon"] /= 2
+    TAMPERED[what](found)
     summary.write_text(json.dumps(found))
-    fine, less, claim = verify(tmp_path / "run")
-    assert not fine.problems
-    assert "the wire carried 41 rounds" in less.problems[0]
-    assert "the summary claims" in claim.problems[0]
+    assert any(rank.problems for rank in verify(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("change", [{"ranks": 1}, {"ranks": 0}, {"ranks": "3"}, {"privacy": 5}, {"per_rank": []}])
+def test_a_summary_that_is_none_is_one_line(tmp_path, change):
+    run(tmp_path / "run", "--noise", 1)
+    summary = tmp_path / "run" / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | change))
+    with pytest.raises(ConfigError):
+        verify(tmp_path / "run")
+
+
+def test_a_ledger_that_charges_less_than_the_wire_carried(tmp_path):
+    """The chain holds, but 5 of 40 charges are given back too many."""
+    run(tmp_path / "run", "--noise", 1)
+    path = tmp_path / "run" / "ledger" / "rank-001.jsonl"
+    header, event = None, None
+    for entry in read_ledger(path):
+        header = entry if entry["type"] == "header" else header
+        event = ReleaseEvent.from_dict(entry["event"]) if entry["type"] == "reserve" else event
+    path.unlink()
+    fields = {name: value for name, value in header.items() if name not in ("seq", "type", "prev")}
+    with Ledger(path, fields, expected=40) as ledger:
+        for t in range(35):
+            ledger.charge(event, t)
+    assert "charges 35 releases, but the wire carried 40" in verify(tmp_path / "run")[1].problems[0]
+
+
+def test_sampled_edges_with_budgets_check_out(tmp_path):
+    flags = ("--algorithm", "sampled-dda", "--graph", "complete", "--noise", 0.1, "--budget", 1)
+    found = run(tmp_path / "run", *flags)
+    assert any(record["stopped"] for record in found["per_rank"])
+    assert all(not rank.problems for rank in verify(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("first", [(), ("--noise", 5, "--insecure-noise-seed", 1)], ids=["no noise", "insecure noise"])
+def test_a_ledger_that_began_without_privacy_has_no_budget_left(tmp_path, first):
+    ledger = ("--ledger", tmp_path / "ledger")
+    run(tmp_path / "one", *first, *ledger)
+    found = run(tmp_path / "two", "--noise", 5, *ledger, "--budget", 5)
+    for record in found["per_rank"]:
+        assert record["stopped"] == 1
+        assert record["epsilon_with_earlier_runs"] is None
+
+
+def test_two_runs_do_not_share_a_ledger_at_once(tmp_path):
+    path = tmp_path / "rank-000.jsonl"
+    with lock(path), pytest.raises(ConfigError, match="in use by another run"):
+        lock(path)
+    lock(path).close()
+
+
+def test_an_earlier_run_in_the_same_place_costs_nothing(tmp_path):
+    """Without --ledger every run has a ledger of its own, also where it takes the place of an earlier one."""
+    first = run(tmp_path / "run", "--noise", 1, "--budget", 1)
+    second = run(tmp_path / "run", "--noise", 1, "--budget", 1)
+    assert [r["stopped"] for r in first["per_rank"]] == [r["stopped"] for r in second["per_rank"]]
+
+
+@pytest.mark.parametrize("content", ["", '{"seq":0,"ty'])
+def test_a_ledger_that_never_got_its_header_can_begin(tmp_path, content):
+    ledger = tmp_path / "ledger"
+    ledger.mkdir()
+    for rank in range(3):
+        (ledger / f"rank-00{rank}.jsonl").write_text(content)
+    run(tmp_path / "run", "--noise", 1, "--ledger", ledger, "--budget", 5)
+    assert recorded_spending(ledger / "rank-000.jsonl").total() == 40
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--noise", "1e-3", "--batch", "5"), ("--noise", "1e-90"), ("--lipschitz", "1e300", "--noise", "1"),
+        ("--lipschitz", "1e-200", "--noise", "1"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_noise_that_protects_nothing_ends_with_a_table_all_the_same(tmp_path, capsys, flags):
+    found = run(tmp_path / "run", *flags)
+    assert "privacy" in capsys.readouterr().out
+    assert found["privacy"]["private"] == (found["privacy"]["epsilon"] is not None)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--noise", "1e-200"), ("--epsilon", "1e308"), ("--penalty", "l1:0.001", "--gamma", "0", "--noise", "0.3"),
+        ("--noise", "1", "--delta", "0.02"), ("--rounds", "1000000000000"), ("--data", "shards:{rank:1000000000d}"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_cannot_work_is_refused_before_the_first_round(tmp_path, capsys, flags):
+    assert main([*RUN, *flags, "--out", str(tmp_path / "run")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_text_shards_declare_their_dimension(tmp_path, capsys):
+    for rank in range(3):
+        (tmp_path / f"s-{rank}.svm").write_text(f"1 1:1\n-1 {rank + 2}:1\n")
+    flags = ["--loopback", "3", "--data", f"shards:{tmp_path}/s-{{rank}}.svm", "--rounds", "2"]
+    assert main([*flags, "--out", str(tmp_path / "run")]) == 2
+    assert "--dimension" in capsys.readouterr().err
+    assert main([*flags, "--dimension", "3", "--out", str(tmp_path / "run")]) == 2
+    assert "--dimension 3" in capsys.readouterr().err
+    assert main([*flags, "--dimension", "9", "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["dimension"] == 9
 
 
 EVENTS = [
@@ -107,6 +225,14 @@ def test_what_is_allowed_fits_whatever_was_spent_before(event):
     assert allowance(event, 10_000, {event: 100 * fresh}, 1.0, 1e-5, order) == 0
 
 
+def test_no_filter_admits_anything_after_a_release_without_noise():
+    bare = ReleaseEvent("none", 0.0, 0.5, Sampling("full", 100.0, 100))
+    for order in (2, 2.0):
+        assert RdpFilter(5.0, 1e-5, order).cost(bare) == math.inf
+    assert GaussianFilter(5.0, 1e-5).cost(bare) == math.inf
+    assert all(allowance(event, 100, {bare: 1}, 5.0, 1e-5, 2) == 0 for event in EVENTS)
+
+
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "{tmp}/missing.toml", "{tmp}/text.toml", "{tmp}/list.toml"])
 def test_impossible_budgets(tmp_path, text):
     (tmp_path / "text.toml").write_text('epsilon = "much"\n')
@@ -123,8 +249,8 @@ def test_a_rank_that_never_speaks_has_noise_all_the_same():
 def test_private_words_do_not_reach_the_message(tmp_path, capsys):
     for rank in range(3):
         (tmp_path / f"s-{rank}.svm").write_text("1 1:1\n-1 2:secret-text\n" if rank == 1 else "1 1:1\n-1 2:1\n")
-    flags = ["--loopback", "3", "--data", f"shards:{tmp_path}/s-{{rank}}.svm", "--out", str(tmp_path / "run")]
-    assert main(flags) == 2
+    flags = ["--loopback", "3", "--data", f"shards:{tmp_path}/s-{{rank}}.svm", "--dimension", "9"]
+    assert main([*flags, "--out", str(tmp_path / "run")]) == 2
     error = capsys.readouterr().err
     assert "shard of rank 1" in error
     assert ":2:" in error

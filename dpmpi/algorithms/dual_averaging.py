@@ -68,7 +68,9 @@ class DualAveraging:
     def start(self, agent: Agent) -> State:
         """Return z = 0."""
         z, total, x, scratch = (np.zeros(agent.dimension) for _ in range(4))
-        return State(z, total, 0, x, scratch)
+        scratch.fill(1.0)
+        agent.penalty.dual_step(scratch, agent.share, self._gamma(1), out=x)  # raises if (1) has no solution
+        return State(z, total, 0, np.zeros_like(x), np.zeros_like(x))
 
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run steps (1) to (3) of round t, after making up for the rounds slept through."""

@@ -14,14 +14,15 @@ SOURCES: dict[str, type[Source]] = {"synthetic": Synthetic, "libsvm": LibsvmFile
 
 
 def parse_source(
-    spec: str, *, samples: int | None, normalize: bool, test_fraction: float | None, seed: int, loss: str
-) -> Source:
+    spec: str, *, samples: int | None, normalize: bool, test_fraction: float | None, seed: int, loss: str,
+    dimension: int | None = None,
+) -> Source:  # fmt: skip
     """Return the source that `spec` names: `synthetic[:options]`, `libsvm:PATH` or `shards:PATTERN`."""
     name, _, text = spec.partition(":")
     if name not in SOURCES:
         raise ConfigError(f"unknown data source {name!r}, expected one of {', '.join(SOURCES)}{nearest(name, SOURCES)}")
     if test_fraction is None:  # a shard that is not evaluated needs all its rows for training
         test_fraction = 0.0 if SOURCES[name].private else 0.1
-    settings = Settings(samples, normalize, test_fraction, seed, loss)
+    settings = Settings(samples, normalize, test_fraction, seed, loss, dimension)
     settings.check()
     return SOURCES[name].parse(text, settings)

@@ -78,6 +78,8 @@ class Settings:
     test_fraction: float = 0.0
     seed: int = 0
     loss: str = "hinge"
+    dimension: int | None = None
+    """The number of features of shards that do not say it themselves."""
 
     @property
     def binary(self) -> bool:

@@ -1,1 +1,1 @@
-"""What releases cost and how they are made: events, mechanisms, accountants, ledger, calibration, theorems."""
+"""What releases cost and how they are made: events, mechanisms, accountants, filters, ledger, calibration, theorems."""

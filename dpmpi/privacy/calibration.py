@@ -20,8 +20,9 @@ from pathlib import Path
 
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
-from dpmpi.privacy.accountants import certified_epsilon, gdp_mu
+from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import Noise, ReleaseEvent
+from dpmpi.privacy.gdp import gdp_mu
 
 _TIGHT = 0.995  # the search ends when the certified epsilon is above this fraction of the target
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -46,6 +47,10 @@ class ReleaseEvent:
             if fields["noise"] not in get_args(Noise) or fields["sampling"] not in ("full", "poisson", "fixed"):
                 raise LedgerError(f"unknown kind of release: {fields['noise']} with {fields['sampling']} sampling")
             sampling = Sampling(fields["sampling"], float(fields["expected"]), int(fields["records"]))
-            return cls(fields["noise"], float(fields["scale"]), float(fields["sensitivity"]), sampling)
-        except (KeyError, TypeError, ValueError) as error:
+            event = cls(fields["noise"], float(fields["scale"]), float(fields["sensitivity"]), sampling)
+            sizes = (event.scale, event.sensitivity, sampling.expected)
+            if not all(0 <= size < math.inf for size in sizes) or not 0 < sampling.expected <= sampling.records:
+                raise LedgerError(f"impossible sizes in a release: {fields!r}")
+            return event
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LedgerError(f"not a release event: {fields!r} ({error})") from error

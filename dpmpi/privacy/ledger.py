@@ -62,8 +62,7 @@ class Ledger:
             if path.exists():
                 for entry in read_ledger(path):
                     self._seq, self._prev = entry["seq"] + 1, _hash(entry)
-                whole = path.read_bytes().rpartition(b"\n")[0]
-                os.truncate(path, len(whole) + 1)  # a torn last line was never durable
+                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line was never durable
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise LedgerError(f"cannot open the ledger {path}: {error.strerror}") from error
@@ -153,18 +152,46 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
 
 def recorded_spending(path: Path) -> Counter[ReleaseEvent]:
     """Return what a ledger file charges: every reservation in full, less what was given back."""
-    spent: Counter[ReleaseEvent] = Counter()
+    return sum((spent for _, spent, _ in recorded_runs(path)), Counter())
+
+
+def recorded_runs(path: Path) -> list[tuple[dict[str, Any], Counter[ReleaseEvent], bool]]:
+    """Return (header, spending, whether it was closed) of every run in a ledger.
+
+    Noise that can be repeated can be taken off again: in a run with an insecure seed, a release counts as one without.
+    """
+    runs: list[tuple[dict[str, Any], Counter[ReleaseEvent], bool]] = []
     event: ReleaseEvent | None = None
+    left = 0
     for entry in read_ledger(path):
         try:
+            if entry["type"] == "header":
+                runs.append((entry, Counter(), False))
+                event, left = None, 0
+                continue
+            header, spent, _ = runs[-1]
             if entry["type"] == "reserve":
-                event = ReleaseEvent.from_dict(entry["event"])
-                spent[event] += int(entry["count"])
-            elif entry["type"] == "close" and event is not None:
-                spent[event] -= int(entry["unused"])
-                event = None
-            elif entry["type"] == "header":
-                event = None
-        except (KeyError, TypeError, ValueError) as error:
+                event, left = ReleaseEvent.from_dict(entry["event"]), _natural(entry["count"])
+                if header.get("insecure_noise"):
+                    event = ReleaseEvent("none", 0.0, event.sensitivity, event.sampling)
+                spent[event] += left
+                runs[-1] = (header, spent, False)
+            elif entry["type"] == "close":
+                unused = _natural(entry["unused"])
+                if unused > left:
+                    raise ValueError(f"gives back {unused} of {left}")
+                if event is not None:
+                    spent[event] -= unused
+                runs[-1] = (header, +spent, True)
+                event, left = None, 0
+            else:
+                raise ValueError(f"unknown type {entry['type']!r}")
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error})") from error
-    return +spent
+    return runs
+
+
+def _natural(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"expected a count, found {value!r}")
+    return value

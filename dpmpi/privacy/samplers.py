@@ -26,7 +26,7 @@ X is computed with U replaced by (a + 1/2) 2^-64, a the first 64 bits. Where 2^-
 since (5) is convex in R: 420 e at R = 5.25, 565 e at R = 2^-8; for Laplace with |ln U| <= 13 it is at most 710 e. If
 the float64 value of (4) is farther than 2^-43 s / g = 1024 e (s / g) from every j + 1/2, its rounding is the true one.
 The others, and those outside the ranges of R and ln U, about 2^-16 of all, are decided in interval arithmetic with 120,
-240, ... bits of U and V until both ends of the interval round alike. A tie has probability zero.
+240, ... bits of U and V until both ends of the interval round alike (reals.py). A tie has probability zero.
 
 For |v| >= 2^52 g the sum g N may need more than 53 bits; the output is then the float64 nearest to g N, again a
 function of g N alone. A zero is +0. The bits are safe, the clock is not: a refined coordinate takes 0.1 ms longer.
@@ -36,17 +36,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
+from dpmpi.privacy.reals import Enclosure, Uniform, enclose_exponential, enclose_normal, settle
 from dpmpi.rng import PrivateStream, Words
+
+Known: TypeAlias = dict[int, tuple[Uniform, ...]]
 
 GRID_BITS = 20
 _ERROR = 2.0**-43
@@ -60,99 +61,6 @@ def grid(scale: float) -> float:
     if not 2.0**-400 <= scale <= 2.0**400:
         raise ValueError(f"expected a noise scale between 2^-400 and 2^400, got {scale!r}")
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - GRID_BITS)
-
-
-# --- real numbers by the bit -----------------------------------------------------------------------------------------
-
-
-class _Uniform:
-    """A real number, uniform on [0, 1], known to its first bits; the stream supplies the next ones on demand."""
-
-    __slots__ = ("_bits", "_count", "_stream")
-
-    def __init__(self, bits: int, count: int, stream: PrivateStream) -> None:
-        self._bits = bits
-        self._count = count
-        self._stream = stream
-
-    def known(self, count: int) -> tuple[int, int]:
-        """Return (A, n), n >= count and A > 0: the number lies in [A, A + 1] / 2^n."""
-        while self._count < count or self._bits == 0:
-            self._bits = self._bits << 64 | int(self._stream.words(1)[0])
-            self._count += 64
-        return self._bits, self._count
-
-
-Known: TypeAlias = dict[int, tuple[_Uniform, ...]]
-Enclosure: TypeAlias = Callable[[int], tuple[Fraction, Fraction]]
-
-
-def _digits(bits: int) -> int:
-    """Return a working precision whose accumulated rounding, below 10^(8 - digits), is far below 2^-bits."""
-    return bits * 31 // 100 + 20
-
-
-@lru_cache
-def _two_pi(digits: int) -> Decimal:
-    """Return 2 pi by Machin's formula, pi / 4 = 4 atan(1/5) - atan(1/239)."""
-    one = 10 ** (digits + 10)
-
-    def atan_inverse(x: int) -> int:
-        total, power, k = 0, one // x, 0
-        while power:
-            total += (power if k % 2 == 0 else -power) // (2 * k + 1)
-            power //= x * x
-            k += 1
-        return total
-
-    return Decimal(8 * (4 * atan_inverse(5) - atan_inverse(239))).scaleb(-digits - 10)
-
-
-def _enclose_exponential(u: _Uniform, bits: int) -> tuple[Fraction, Fraction]:
-    """Return an interval that holds -ln U."""
-    a, n = u.known(bits)
-    with localcontext(Context(prec=_digits(n))) as ctx:
-        slack = Decimal(10) ** (8 - ctx.prec)
-        low, high = -(Decimal(a + 1) / (1 << n)).ln() - slack, -(Decimal(a) / (1 << n)).ln() + slack
-    return max(Fraction(low), Fraction(0)), Fraction(high)
-
-
-def _enclose_cosine(v: _Uniform, quarter_turns: int, bits: int) -> tuple[Fraction, Fraction]:
-    """Return an interval that holds cos(2 pi V - quarter_turns pi / 2), by the Taylor series."""
-    b, n = v.known(bits)
-    with localcontext(Context(prec=_digits(n))) as ctx:
-        slack = Decimal(10) ** (8 - ctx.prec)
-        x = _two_pi(ctx.prec) * (Decimal(4 * b - (quarter_turns << n)) / (4 << n))
-        square, term, total, k = x * x, Decimal(1), Decimal(1), 0
-        while k < 8 or abs(term) > slack / 10**8:  # the terms fall from k = 8 on, because |x| <= 2 pi
-            k += 2
-            term = -term * square / (k * (k - 1))
-            total += term
-        width = _two_pi(ctx.prec) / (1 << n) + slack
-        return Fraction(total - width), Fraction(total + width)
-
-
-def _enclose_normal(u: _Uniform, v: _Uniform, sine: bool, bits: int) -> tuple[Fraction, Fraction]:
-    """Return an interval that holds X of (2)."""
-    low, high = _enclose_exponential(u, bits)
-    one = 1 << 2 * bits
-    radii = (
-        Fraction(math.isqrt(int(2 * low * one * one)), one),
-        Fraction(math.isqrt(int(2 * high * one * one)) + 1, one),
-    )
-    products = [r * c for r in radii for c in _enclose_cosine(v, int(sine), bits)]
-    return min(products), max(products)
-
-
-def _settle(decide: Callable[[Fraction], int], enclose: Enclosure) -> int:
-    """Return decide(x) for the real x that `enclose(bits)` narrows down; `decide` is monotone."""
-    bits = 120
-    while True:
-        low, high = enclose(bits)
-        answer = decide(low)
-        if answer == decide(high):
-            return answer
-        bits *= 2
 
 
 # --- vectors of noise ------------------------------------------------------------------------------------------------
@@ -256,7 +164,7 @@ class GridNoise(ABC):
         known: Known = {}
         for i in np.flatnonzero(self._doubtful).tolist():
             v, s, step = Fraction(float(value[i])), Fraction(scale), Fraction(g)
-            self._integers[i] = _settle(partial(_round_sum, v, s, step), self._enclosure(i, known))
+            self._integers[i] = settle(partial(_round_sum, v, s, step), self._enclosure(i, known))
 
 
 def _round_sum(v: Fraction, s: Fraction, step: Fraction, x: Fraction) -> int:
@@ -287,9 +195,9 @@ class GaussianNoise(GridNoise):
         half = len(self._radius)
         sine, pair = divmod(i, half)
         if pair not in known:
-            known[pair] = tuple(_Uniform(int(self._words[k]), 64, self._more) for k in (pair, pair + half))
+            known[pair] = tuple(Uniform(int(self._words[k]), 64, self._more) for k in (pair, pair + half))
         u, v = known[pair]
-        return lambda bits: _enclose_normal(u, v, sine == 1, bits)
+        return lambda bits: enclose_normal(u, v, sine == 1, bits)
 
 
 class LaplaceNoise(GridNoise):
@@ -314,10 +222,10 @@ class LaplaceNoise(GridNoise):
     def _enclosure(self, i: int, known: Known) -> Enclosure:
         word = int(self._words[i])
         negative = word >= 1 << 63
-        u = _Uniform(~word & (1 << 64) - 1 if negative else word, 63, self._more)
+        u = Uniform(~word & (1 << 64) - 1 if negative else word, 63, self._more)
 
         def enclose(bits: int) -> tuple[Fraction, Fraction]:
-            low, high = _enclose_exponential(u, bits)
+            low, high = enclose_exponential(u, bits)
             return (-high, -low) if negative else (low, high)
 
         return enclose
@@ -402,7 +310,7 @@ def _propose(stream: PrivateStream, words: Words, sigma: float, M: int) -> NDArr
     doubtful |= np.abs(margin) < 2.0**-41
     doubtful |= e.max(axis=0) > _LARGEST_LOG
     for i in np.flatnonzero(doubtful).tolist():
-        u, w = _Uniform(int(words[0, i]) >> 1, 63, stream), _Uniform(int(words[1, i]), 64, stream)
+        u, w = Uniform(int(words[0, i]) >> 1, 63, stream), Uniform(int(words[1, i]), 64, stream)
         size[i], keep[i] = _decide_proposal(u, w, int(low[i]), Fraction(sigma), M)
     keep &= ~(negative & (size == 0))
     np.negative(size, out=size, where=negative)
@@ -410,8 +318,8 @@ def _propose(stream: PrivateStream, words: Words, sigma: float, M: int) -> NDArr
     return accepted
 
 
-def _decide_proposal(u: _Uniform, w: _Uniform, low: int, s: Fraction, M: int) -> tuple[int, bool]:
+def _decide_proposal(u: Uniform, w: Uniform, low: int, s: Fraction, M: int) -> tuple[int, bool]:
     """Return |y| of (7) and the first half of (8), in exact arithmetic."""
-    size = M * _settle(lambda e: math.floor(e * s / M), lambda bits: _enclose_exponential(u, bits)) + low
+    size = M * settle(lambda e: math.floor(e * s / M), lambda bits: enclose_exponential(u, bits)) + low
     threshold = low / s + (size / s - 1) ** 2 / 2
-    return size, bool(_settle(lambda e: e > threshold, lambda bits: _enclose_exponential(w, bits)))
+    return size, bool(settle(lambda e: e > threshold, lambda bits: enclose_exponential(w, bits)))

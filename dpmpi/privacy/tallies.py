@@ -1,0 +1,85 @@
+"""How often each kind of release was made, in the form that the accountants take.
+
+Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
+record takes part in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from dpmpi.errors import ConfigError
+from dpmpi.privacy.events import ReleaseEvent
+
+Spending: TypeAlias = Mapping[ReleaseEvent, int]
+"""How often each kind of release was made."""
+
+_MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessimistically
+
+
+class Group(NamedTuple):
+    """Releases that cost the same. `z` = 0: no noise at all."""
+
+    noise: str
+    kind: str
+    rate: float
+    z: float
+    times: int = 1
+
+
+def group_of(event: ReleaseEvent, count: int = 1) -> Group:
+    """Return the group of `count` such releases; raise `ConfigError` if no accountant understands them."""
+    if event.noise not in ("none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian"):
+        raise ConfigError(f"no accountant for noise {event.noise!r}: expected gaussian, laplace or discrete-gaussian")
+    if event.sampling.kind not in ("full", "poisson", "fixed"):
+        raise ConfigError(f"no accountant for {event.sampling.kind!r} sampling: expected full, poisson or fixed")
+    rate = 1.0 if event.sampling.kind == "full" else event.sampling.rate
+    if not 0 < rate <= 1:
+        raise ConfigError(f"the sampling rate must be in (0, 1], found {rate}: the batch cannot exceed the records")
+    if not (event.scale >= 0 and event.sensitivity >= 0 and count >= 0 and count == int(count)):  # also refuses nan
+        raise ConfigError(f"scale, sensitivity and count must not be negative, found {count} x {event}")
+    z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
+    if event.noise == "none" or event.scale == 0 or not z > 1e-100:
+        return Group("none", "full", 1.0, 0.0, int(count))
+    return Group(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count))
+
+
+def groups_of(spending: Spending) -> tuple[Group, ...]:
+    """Return the tally in canonical form: as few groups as possible, sorted; free releases left out."""
+    tally: Counter[tuple[str, str, float, float]] = Counter()
+    squares: dict[str, list[float]] = {}
+    for event, count in spending.items():
+        group = group_of(event, count)
+        if group.times == 0 or group.z == math.inf:
+            continue
+        if group.kind == "full" and group.noise in ("gaussian", "discrete-gaussian"):
+            squares.setdefault(group.noise, []).append(count / group.z**2)
+        else:
+            tally[group[:4]] += count
+    if len(tally) > _MOST_GROUPS:  # round the multiplier down and the rate up, on a grid of ratios
+        zs, rates = [key[3] for key in tally if key[3] > 0], [key[2] for key in tally]
+        coarse: Counter[tuple[str, str, float, float]] = Counter()
+        cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
+        steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
+        for (noise, kind, rate, z), count in tally.items():
+            lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
+            upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
+            coarse[noise, kind, max(rate, upper), min(z, lower)] += count
+        tally = coarse
+    merged = [Group(noise, "full", 1.0, 1 / math.sqrt(math.fsum(terms))) for noise, terms in squares.items()]
+    return tuple(sorted([*merged, *(Group(*key, count) for key, count in tally.items())]))
+
+
+def pure_epsilon(group: Group) -> float:
+    """Return the pure epsilon of one release of a (spherical) Laplace group, amplified by sampling."""
+    eps = 1 / group.z
+    return eps + math.log(group.rate) if eps > 500 else math.log1p(group.rate * math.expm1(eps))
+
+
+def pure_sum(groups: tuple[Group, ...]) -> float:
+    """Return the sum of the pure epsilons; infinity if some noise has none."""
+    pure = all(group.noise in ("laplace", "spherical-laplace") for group in groups)
+    return math.fsum(group.times * pure_epsilon(group) for group in groups) if pure else math.inf
