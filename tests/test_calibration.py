@@ -1,6 +1,11 @@
-"""Calibration: the certified epsilon of the noise found lies just below the target."""
+"""Calibration: the certified epsilon of the noise found lies just below the target.
+
+DPMPI_EXAMPLES sets how many random settings are tried (default 6).
+"""
 
 import math
+import os
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -8,11 +13,15 @@ from hypothesis import strategies as st
 
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
+from dpmpi.planning import live_epsilon, spent_epsilon
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.calibration import auto_batch, calibrate, check_delta
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import GaussianFilter
 from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.verify import pld_epsilon
+
+EXAMPLES = int(os.environ.get("DPMPI_EXAMPLES", "6"))
 
 
 def reached(kind, sensitivity, sampling, releases, epsilon, delta):
@@ -34,7 +43,7 @@ cases = st.sampled_from(
     epsilon=st.floats(-0.7, 0.7).map(lambda x: 10**x),
     sensitivity=st.floats(-4, 4).map(lambda x: 10**x),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 def test_the_target_is_met_and_hardly_undercut(case, releases, rate, epsilon, sensitivity):
     noise, kind = case
     sampling = Sampling(kind, 10000 if kind == "full" else rate * 10000, 10000)
@@ -54,6 +63,24 @@ def test_all_records_have_a_closed_form(releases, epsilon, delta, sensitivity):
     assert sigma == pytest.approx(sensitivity * math.sqrt(releases) / gdp_mu(epsilon, delta), rel=2e-5)
     assert 0.999 < reached("gaussian", sensitivity, sampling, releases, epsilon, delta) <= 1
     assert float(f"{sigma:.5e}") == sigma  # six digits, for people
+
+
+@given(
+    kind=st.sampled_from(["full", "poisson"]),
+    releases=st.integers(1, 5000),
+    rate=st.floats(0.002, 0.2),
+    epsilon=st.floats(-0.7, 0.9).map(lambda x: 10**x),
+)
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_the_figure_of_a_run_is_that_of_the_replay(kind, releases, rate, epsilon):
+    """What run and summary report (closed form, or our composition) against what verify gets from the library."""
+    sampling = Sampling(kind, 10000 if kind == "full" else rate * 10000, 10000)
+    sigma = calibrate("gaussian", 0.01, sampling, releases, epsilon, 1e-5)
+    spending = Counter({ReleaseEvent("gaussian", sigma, 0.01, sampling): releases})
+    live, replayed = spent_epsilon(spending, 1e-5, cached=False), pld_epsilon(spending, 1e-5)
+    assert live == pytest.approx(replayed, rel=0.005)
+    if kind == "full":
+        assert live_epsilon(spending, 1e-5) == live
 
 
 def test_releases_charged_one_by_one_fit_the_filter():
