@@ -32,6 +32,9 @@ Coefficient: TypeAlias = Callable[[Array, slice | Positions], Array]
 BLOCK_BYTES = 1 << 20
 """About half of a second-level cache: the second use of a block hits it, the calls' overhead is amortised."""
 
+LEAST_ROWS = 16
+"""Every block adds a vector of the dimension to the sum: few rows a block would add more than they save."""
+
 _TINY = 1e-280  # a sum of squares below it may have lost summands to underflow
 
 
@@ -47,7 +50,7 @@ class Dense:
             )
         self.matrix: Array = np.ascontiguousarray(matrix, dtype=np.float64)
         self.count, self.dimension = self.matrix.shape
-        self._block_rows = max(1, BLOCK_BYTES // (8 * self.dimension))
+        self._block_rows = max(LEAST_ROWS, BLOCK_BYTES // (8 * self.dimension))
         self._gathered: Array | None = None
         self._partial: Array | None = None
         self._norms: Array | None = None
