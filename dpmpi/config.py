@@ -79,6 +79,10 @@ class Config:
     calibration: str = _option(
         "certified", "certified: by the accountant; theorem: the paper's formula", choices=("certified", "theorem")
     )
+    adversary: str = _option(
+        "wire", "who the epsilon is for: wire sees all messages, final the model alone (no better bound is known)",
+        choices=("wire", "final"),
+    )  # fmt: skip
     budget: str | None = _option(
         None, "what a rank may spend: an epsilon, or a TOML file with epsilon = X ({rank} in its name: one each)"
     )

@@ -93,7 +93,7 @@ def summarise(
         "privacy": {
             "private": private and None not in epsilons,
             "calibration": config.calibration if config.epsilon is not None else None,
-            "adversary": "wire",
+            "adversary": config.adversary,
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
             "epsilon_theorem": claimed_epsilon(config, min(job.records), active, min(job.sigmas)),

@@ -241,6 +241,12 @@ def test_impossible_budgets(tmp_path, text):
         read_budget(Config(budget=text.format(tmp=tmp_path)), 0)
 
 
+def test_who_sees_the_model_alone_is_promised_no_more(tmp_path):
+    wire, final = (run(tmp_path / who, "--noise", 1, "--adversary", who) for who in ("wire", "final"))
+    assert wire["privacy"]["epsilon"] == final["privacy"]["epsilon"]
+    assert final["privacy"]["adversary"] == "final"
+
+
 def test_a_rank_that_never_speaks_has_noise_all_the_same():
     config = Config(algorithm="sampled-dda", epsilon=1.0, rounds=10)
     assert all(sigma > 0 for sigma in noise_levels(config, [100, 100, 100], [0, 10, 10]))
