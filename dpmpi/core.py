@@ -298,10 +298,8 @@ class Channel:
         self.peers = tuple(peers)
         self.payload_bytes = payload_bytes
         self.tag = tag
-        self.round = 0
-        self.hop = 0
-        self.turn = 0
-        """Which of the two outgoing buffers is in use."""
+        self.round = self.hop = self.turn = 0
+        """The exchange that is under way, and which of the two outgoing buffers it uses."""
         self.outgoing_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(2)]
         self.incoming_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in self.peers]
         self.outgoing: list[Bytes] = [message[:payload_bytes] for message in self.outgoing_messages]
@@ -328,11 +326,9 @@ class Channel:
 
     def stamp(self, round_: int, hop: int) -> Channel:
         """Write (round, hop) into the outgoing trailer; return self, ready to be yielded to the transport."""
-        self.round = round_
-        self.hop = hop
+        self.round, self.hop = round_, hop
         trailer = self._trailers[self.turn]
-        trailer[0] = round_
-        trailer[1] = hop
+        trailer[0], trailer[1] = round_, hop
         self.exchanges += 1
         return self
 
