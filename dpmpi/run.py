@@ -37,6 +37,8 @@ from dpmpi.transport.mpi import launched_as, open_world
 
 INTERRUPTED = 130
 SPEAK_FIRST_SECONDS = 5.0
+BEFORE_ABORT_SECONDS = 0.5
+"""A launcher that is told to abort may drop what a rank has just said: give it time to pass the message on."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -190,6 +192,7 @@ def _end_all(transport: Transport, error: BaseException, when: str, directory: R
         os._exit(code)
     abort = getattr(transport, "abort", None)
     if abort is not None:
+        time.sleep(BEFORE_ABORT_SECONDS)
         abort(code)
     return code
 
