@@ -20,16 +20,15 @@ from dpmpi.data import Shard, Source, Survey, parse_source, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.exchange import EXCHANGES
-from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES, Loss
 from dpmpi.penalties import Regulariser, parse_penalty
-from dpmpi.planning import noise_levels, planned_releases, resolve_batch
+from dpmpi.planning import noise_levels, planned_releases, resolve_batch, schedule_of
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key
 from dpmpi.rows import Dense
-from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
+from dpmpi.schedules import SampledSchedule, StaticSchedule
 from dpmpi.transport.meter import Meter
 from dpmpi.wallets import Wallet, open_wallets
 
@@ -70,9 +69,7 @@ def assemble(
         raise ConfigError(f"the configuration is for {config.ranks} ranks, found {transport.size}")
     algorithm, loss = config.make_algorithm(), LOSSES[config.loss]
     penalty = parse_penalty(config.penalty, config.domain)
-    graph = make_graph(config.graph, transport.size, config.seed)
-    sampled = getattr(algorithm, "schedule", "static") == "sampled"
-    schedule = make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
+    schedule = schedule_of(config, transport.size)
     source = parse_source(
         config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
         seed=config.seed, loss=config.loss, dimension=config.dimension,

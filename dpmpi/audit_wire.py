@@ -30,16 +30,14 @@ from dpmpi.core import Agent, Array, Channel, Event, Mechanism, Neighbourhood, P
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError
 from dpmpi.exchange import EXCHANGES
-from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES
 from dpmpi.penalties import parse_penalty
-from dpmpi.planning import noise_levels, resolve_batch
+from dpmpi.planning import noise_levels, resolve_batch, schedule_of
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key, public_generator
 from dpmpi.rows import Dense, Rows
-from dpmpi.schedules import make_schedule
 
 VICTIM = 0
 FEATURES = 2
@@ -144,11 +142,7 @@ class Laboratory:
             raise ConfigError(f"the audit reads the wire of dda, dp-dda and sampled-dda, found {config.algorithm}")
         if n < 2:
             raise ConfigError("the audit reads a wire: start it as mpirun -n 4 python -m dpmpi audit, or --loopback 4")
-        sampled = algorithm.schedule == "sampled"
-        graph = make_graph(config.graph, n, config.seed)
-        self.schedule = make_schedule(
-            graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed
-        )
+        self.schedule = schedule_of(config, n)
         active = self.schedule.active_counts(1, config.rounds + 1).tolist()
         if active[VICTIM] == 0:
             raise ConfigError(f"rank {VICTIM} never speaks in {config.rounds} rounds: give --rounds more")

@@ -11,16 +11,16 @@ from dpmpi.config import Config, from_values, make_parser
 from dpmpi.core import TRAILER_BYTES
 from dpmpi.data import parse_source
 from dpmpi.errors import ConfigError
-from dpmpi.graphs import make_graph
 from dpmpi.planning import (
     claimed_epsilon,
     noise_levels,
     planned_releases,
     release_event,
     resolve_batch,
+    schedule_of,
     spent_epsilon,
 )
-from dpmpi.schedules import make_schedule
+from dpmpi.schedules import StaticSchedule
 
 EXAMPLES = """\
 examples:
@@ -31,10 +31,8 @@ examples:
 
 def make_plan(config: Config, ranks: int, records: Sequence[int], dimension: int | None) -> dict[str, Any]:
     """Return the plan: figures per rank where ranks differ, null where one does not apply."""
-    algorithm = config.make_algorithm()
-    graph = make_graph(config.graph, ranks, config.seed)
-    sampled = getattr(algorithm, "schedule", "static") == "sampled"
-    schedule = make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
+    schedule = schedule_of(config, ranks)
+    graph = schedule.graph
     active = schedule.active_counts(1, config.rounds + 1).tolist()
     config = resolve_batch(config, records, active)
     sigmas = noise_levels(config, records, active)
@@ -43,7 +41,8 @@ def make_plan(config: Config, ranks: int, records: Sequence[int], dimension: int
         for count, rounds, sigma in set(zip(records, active, sigmas, strict=True))
     ]
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
-    per_round = 2 * (config.sample_edges or 1) if sampled else 2 * len(graph.edges)
+    static = isinstance(schedule, StaticSchedule)
+    per_round = 2 * len(graph.edges) if static else 2 * (config.sample_edges or 1)
     messages = per_round * config.rounds
     return {
         "algorithm": config.algorithm,

@@ -12,9 +12,18 @@ from typing import Any
 from dpmpi.config import Config
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
+from dpmpi.graphs import make_graph
 from dpmpi.privacy import accountants, calibration, filters, theorems
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.problem import Batch
+from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
+
+
+def schedule_of(config: Config, ranks: int) -> StaticSchedule | SampledSchedule:
+    """Return who talks to whom in which round of a run with so many ranks."""
+    graph = make_graph(config.graph, ranks, config.seed)
+    sampled = getattr(config.make_algorithm(), "schedule", "static") == "sampled"
+    return make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
 
 
 def release_event(config: Config, records: int, sigma: float) -> ReleaseEvent:

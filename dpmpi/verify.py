@@ -26,13 +26,12 @@ from typing import Any
 
 from dpmpi.config import Config, Parser, from_values
 from dpmpi.errors import ConfigError, DpmpiError
-from dpmpi.graphs import make_graph
-from dpmpi.planning import planned_releases, spent_epsilon
+from dpmpi.planning import planned_releases, schedule_of, spent_epsilon
 from dpmpi.privacy.accountants import rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import recorded_runs
 from dpmpi.rundir import RunDirectory
-from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
+from dpmpi.schedules import SampledSchedule, StaticSchedule
 
 TOLERANCE = 0.005
 """Two accountants discretise differently; a claim may be below the replay by this fraction."""
@@ -141,9 +140,7 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) ->
         raise ConfigError(f"{directory.path}: the summary does not fit its own figures or the configuration")
     if summary["batch"] != config.batch:
         config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
-    graph = make_graph(config.graph, summary["ranks"], config.seed)
-    sampled = getattr(config.make_algorithm(), "schedule", "static") == "sampled"
-    schedule = make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
+    schedule = schedule_of(config, summary["ranks"])
     found = []
     for rank in range(summary["ranks"]):
         ledger = directory.ledger(rank) if config.ledger is None else Path(config.ledger) / f"rank-{rank:03d}.jsonl"
