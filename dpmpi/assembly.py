@@ -16,13 +16,13 @@ from dpmpi import __version__
 from dpmpi.agreement import agreed, everyone, on_first
 from dpmpi.config import Config
 from dpmpi.core import Agent, Event, Transport
-from dpmpi.data import Shard, Source, Survey, parse_source, widen
+from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.exchange import EXCHANGES
 from dpmpi.losses import LOSSES, Loss
 from dpmpi.penalties import Regulariser, parse_penalty
-from dpmpi.planning import noise_levels, planned_releases, resolve_batch, schedule_of
+from dpmpi.planning import noise_levels, planned_releases, resolve_batch, schedule_of, source_of
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
@@ -70,10 +70,7 @@ def assemble(
     algorithm, loss = config.make_algorithm(), LOSSES[config.loss]
     penalty = parse_penalty(config.penalty, config.domain)
     schedule = schedule_of(config, transport.size)
-    source = parse_source(
-        config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
-        seed=config.seed, loss=config.loss, dimension=config.dimension,
-    )  # fmt: skip
+    source = source_of(config)
     shards, dimension, records = load_shards(source, transport)
     active = schedule.active_counts(1, config.rounds + 1).tolist()
     if config.batch == "auto":

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpmpi.config import Config, from_values, make_parser
 from dpmpi.core import TRAILER_BYTES
-from dpmpi.data import parse_source
+from dpmpi.data.base import deal
 from dpmpi.errors import ConfigError
 from dpmpi.planning import (
     claimed_epsilon,
@@ -18,6 +18,7 @@ from dpmpi.planning import (
     release_event,
     resolve_batch,
     schedule_of,
+    source_of,
     spent_epsilon,
 )
 from dpmpi.schedules import StaticSchedule
@@ -104,17 +105,14 @@ def main(argv: Sequence[str]) -> int:
     if ranks is None:
         raise ConfigError("plan needs the number of ranks: --ranks N")
     if count is None:
-        source = parse_source(
-            config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
-            seed=config.seed, loss=config.loss,
-        )  # fmt: skip
+        source = source_of(config)
         survey = source.survey()
         if survey is None:
             raise ConfigError("plan cannot see the shards: give --samples-per-rank N and --dimension M")
         training = source.training_rows(survey)
         if training < ranks:
             raise ConfigError(f"{training} training rows are too few for {ranks} ranks")
-        records = [(rank + 1) * training // ranks - rank * training // ranks for rank in range(ranks)]
+        records = [len(deal(training, rank, ranks)) for rank in range(ranks)]
         dimension = dimension or survey.features
     elif not 1 <= count <= 10**12:
         raise ConfigError(f"--samples-per-rank must lie in 1 ... 10^12, got {count}")

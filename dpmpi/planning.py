@@ -11,12 +11,21 @@ from typing import Any
 
 from dpmpi.config import Config
 from dpmpi.core import Sampling
+from dpmpi.data import Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.graphs import make_graph
 from dpmpi.privacy import accountants, calibration, filters, theorems
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.problem import Batch
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
+
+
+def source_of(config: Config) -> Source:
+    """Return where the records of a run come from."""
+    return parse_source(
+        config.data, samples=config.samples, normalize=config.normalize, test_fraction=config.test_fraction,
+        seed=config.seed, loss=config.loss, dimension=config.dimension,
+    )  # fmt: skip
 
 
 def schedule_of(config: Config, ranks: int) -> StaticSchedule | SampledSchedule:

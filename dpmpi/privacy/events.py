@@ -27,11 +27,6 @@ class ReleaseEvent:
     sensitivity: float
     sampling: Sampling
 
-    @property
-    def noise_multiplier(self) -> float:
-        """Scale over sensitivity: all that the cost depends on, besides the sampling."""
-        return self.scale / self.sensitivity
-
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON-ready values."""
         s = self.sampling
