@@ -20,12 +20,11 @@ from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.exchange import EXCHANGES
-from dpmpi.losses import LOSSES, Loss
 from dpmpi.penalties import Regulariser, parse_penalty
-from dpmpi.planning import noise_levels, planned_releases, resolve_batch, schedule_of, source_of
+from dpmpi.planning import Prospect, noise_levels, prospect_of, schedule_of, source_of
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
-from dpmpi.problem import Batch, LocalProblem
+from dpmpi.problem import Batch, make_problem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key
 from dpmpi.rows import Dense
 from dpmpi.schedules import SampledSchedule, StaticSchedule
@@ -40,13 +39,13 @@ class Job:
     run: str
     """A random name, the same on all ranks."""
     config: Config
+    prospect: Prospect
     engine: Engine
     meter: Meter
     schedule: StaticSchedule | SampledSchedule
     shards: Sequence[Shard]
     ledgers: Sequence[Ledger]
     wallets: dict[int, Wallet]
-    loss: Loss
     penalty: Regulariser
     dimension: int
     sigmas: Sequence[float]
@@ -67,33 +66,36 @@ def assemble(
     """
     if config.ranks is not None and config.ranks != transport.size:
         raise ConfigError(f"the configuration is for {config.ranks} ranks, found {transport.size}")
-    algorithm, loss = config.make_algorithm(), LOSSES[config.loss]
     penalty = parse_penalty(config.penalty, config.domain)
     schedule = schedule_of(config, transport.size)
     source = source_of(config)
     shards, dimension, records = load_shards(source, transport)
-    active = schedule.active_counts(1, config.rounds + 1).tolist()
-    if config.batch == "auto":
-        config = resolve_batch(config, records, active)
+    prospect = prospect_of(config, schedule, records, dimension, getattr(source, "radius", None))
+    config, algorithm = prospect.config, prospect.method
     batch = Batch.parse(config.batch)
     for count in records:
         batch.check(count)
+    prospect.check()
     known = config.epsilon is None
-    sigmas = noise_levels(config, records, active) if known else on_first(
-        transport, lambda: noise_levels(config, records, active)
-    )  # fmt: skip
+    sigmas = noise_levels(prospect) if known else on_first(transport, lambda: noise_levels(prospect))
     if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
         raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
-    wallets = open_wallets(config, transport, ledger_path, shards, records, sigmas, active, stack)
+    wallets = open_wallets(prospect, transport, ledger_path, shards, sigmas, stack)
     meter, seats, ledgers = Meter(transport), [], []
 
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
             key = fresh_key() if config.insecure_noise_seed is None else insecure_key(config.insecure_noise_seed, rank)
             stream = PrivateStream(key, "batch")
-            problem = LocalProblem(shard.rows, shard.labels, loss, batch, config.lipschitz, stream)
-            mechanism = make_mechanism("gaussian" if sigmas[rank] else "none", sigmas[rank], key, dimension)
-            agent = Agent(rank, transport.size, dimension, schedule.share, problem, penalty, mechanism, NotYet())
+            problem = make_problem(
+                shard.rows, shard.labels, config.loss, batch, prospect.lipschitz, stream, getattr(source, "radius", 0.0)
+            )
+            kind = prospect.kind if sigmas[rank] else "none"
+            mechanism = make_mechanism(kind, sigmas[rank], key, algorithm.width(dimension))
+            agent = Agent(
+                rank, schedule.share, prospect.terms(rank), problem, penalty, mechanism, NotYet(),
+                PrivateStream(key, "weights"),
+            )  # fmt: skip
             exchange = EXCHANGES[config.exchange](meter, rank, transport.size)
             seats.append(Seat(agent, algorithm.start(agent), exchange))
 
@@ -118,15 +120,28 @@ def assemble(
             fields = header | {"rank": rank, "sigma": sigmas[rank], "records": records[rank], "budget": wallet.budget}
             if config.ledger is not None:
                 fields |= {"shard": wallet.owner, "filter_order": wallet.order}
-            expected = planned_releases(config, active[rank])
-            ledger = stack.enter_context(Ledger(wallet.path, fields, expected, wallet.allowance))
+            planned = prospect.events(seat.agent.terms, sigmas[rank])
+            ledger = stack.enter_context(Ledger(wallet.path, fields, planned, wallet.allowance))
             seat.agent.charges = ledger
             ledgers.append(ledger)
 
     agreed(transport, open_ledgers)
     engine = Engine(algorithm, schedule, meter, seats)
     return Job(
-        run, config, engine, meter, schedule, shards, ledgers, wallets, loss, penalty, dimension, sigmas, records, every
+        run,
+        config,
+        prospect,
+        engine,
+        meter,
+        schedule,
+        shards,
+        ledgers,
+        wallets,
+        penalty,
+        dimension,
+        sigmas,
+        records,
+        every,
     )
 
 

@@ -152,7 +152,7 @@ def _result(
     config, sigma = laboratory.config, laboratory.sigmas[VICTIM]
     certified, claimed = spent_epsilon(laboratory.spending, config.delta), config.epsilon
     if claimed is None:
-        claimed = claimed_epsilon(config, flags.records, laboratory.active, sigma)
+        claimed = claimed_epsilon(laboratory.prospect, sigma)
     runs = 1 if isinstance(found, Guesses) else 2 * flags.runs
     result = {
         "dpmpi": __version__, "audit": "one run" if isinstance(found, Guesses) else "two worlds",

@@ -15,6 +15,7 @@ averaging sends m(t) = z(t) + a_t s(t) with s(t) the release, and z is made of e
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.exchange import EXCHANGES
 from dpmpi.losses import LOSSES
 from dpmpi.penalties import parse_penalty
-from dpmpi.planning import noise_levels, resolve_batch, schedule_of
+from dpmpi.planning import noise_levels, prospect_of, schedule_of
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
@@ -143,14 +144,16 @@ class Laboratory:
         if n < 2:
             raise ConfigError("the audit reads a wire: start it as mpirun -n 4 python -m dpmpi audit, or --loopback 4")
         self.schedule = schedule_of(config, n)
-        active = self.schedule.active_counts(1, config.rounds + 1).tolist()
+        prospect = prospect_of(config, self.schedule, [records] * n, 1, None)
+        active = list(prospect.active)
         if active[VICTIM] == 0:
             raise ConfigError(f"rank {VICTIM} never speaks in {config.rounds} rounds: give --rounds more")
-        config = resolve_batch(config, [records] * n, active)
+        config = prospect.config
         Batch.parse(config.batch).check(records)
         self.config, self.records, self.algorithm = config, records, algorithm
         self.active: list[int] = active
-        self.sigmas: list[float] = on_first(transport, lambda: noise_levels(config, [records] * n, active))
+        self.prospect = prospect
+        self.sigmas: list[float] = on_first(transport, lambda: noise_levels(prospect))
         rounds = list(self.schedule.rounds(VICTIM, 1, config.rounds + 1))
         a = np.array([float(t) if algorithm.weighting == "linear" else 1.0 for t, _ in rounds])
         self.tap: Any = Tap(transport, rounds, a)
@@ -179,7 +182,11 @@ class Laboratory:
             problem = self._make_problem(*mine, config, key)
             mechanism = self._make_mechanism(self.sigmas[rank], key, m)
             tally = Tally(self.spending if rank == VICTIM and self._runs == 0 else Counter())
-            agent = Agent(rank, n, m, self.schedule.share, problem, self._penalty, mechanism, tally)
+            terms = dataclasses.replace(self.prospect.terms(rank), dimension=m)
+            agent = Agent(
+                rank, self.schedule.share, terms, problem, self._penalty, mechanism, tally,
+                PrivateStream(key, "weights"),
+            )  # fmt: skip
             seats.append(Seat(agent, self.algorithm.start(agent), self._exchanges[rank]))
         self.tap.listen(watched)
         engine = Engine(self.algorithm, self.schedule, self.tap, seats)

@@ -30,16 +30,17 @@ import numpy as np
 
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
 from dpmpi.config import Parser
-from dpmpi.core import Agent, Algorithm, Array, Mix, Steps, public
+from dpmpi.core import Agent, Array, Mix, Steps, public
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError
 from dpmpi.exchange.plain import PlainExchange
 from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES
+from dpmpi.methods import Method, Planned, Terms
 from dpmpi.penalties import Regulariser
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
-from dpmpi.problem import Batch, LocalProblem
+from dpmpi.problem import Batch, LocalProblem, make_terms
 from dpmpi.rng import PrivateStream, fresh_key
 from dpmpi.rows import Dense
 from dpmpi.schedules import StaticSchedule
@@ -52,7 +53,7 @@ TARGET_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
-class Consensus:
+class Consensus(Method):
     """Averages a public vector: a round that is nothing but its exchange."""
 
     def start(self, agent: Agent) -> Array:
@@ -67,7 +68,7 @@ class Consensus:
         """Write the vector."""
         np.copyto(out, state)
 
-    def releases(self, active_rounds: int) -> list[tuple[float, int]]:
+    def releases(self, terms: Terms) -> list[Planned]:
         """Return none."""
         return []
 
@@ -107,14 +108,17 @@ def measure(transport: MpiTransport, dimension: int, shard_mb: float, turns: int
     x, g, c = np.zeros(dimension), np.zeros(dimension), np.ones(records)
     bare, noise = Bare(transport, schedule, dimension), make_mechanism("gaussian", SIGMA, fresh_key(), dimension)
 
-    def engine(algorithm: Algorithm[Any], sigma: float, name: str) -> Engine:
+    def engine(algorithm: Method, sigma: float, name: str) -> Engine:
         key, meter = fresh_key(), Meter(transport)
-        problem = LocalProblem(
-            Dense(X), y, LOSSES["hinge"], Batch.parse("full"), 1.0, PrivateStream(key, "batch")
-        )
+        problem = LocalProblem(Dense(X), y, LOSSES["hinge"], Batch.parse("full"), 1.0, PrivateStream(key, "batch"))
         mechanism = make_mechanism("gaussian" if sigma else "none", sigma, key, dimension)
-        ledger = Ledger(folder / f"{name}-{dimension}-{rank}.jsonl", {}, 1 << 30)
-        agent = Agent(rank, transport.size, dimension, 1.0, problem, Regulariser(l2=5e-4), mechanism, ledger)
+        plan = [(mechanism.event(problem.subgradient(x)), 1 << 30)]
+        ledger, penalty = Ledger(folder / f"{name}-{dimension}-{rank}.jsonl", {}, plan), Regulariser(l2=5e-4)
+        terms = make_terms(
+            rank=rank, schedule=schedule, rounds=1, active_rounds=1, dimension=dimension, lipschitz=1.0,
+            sampling=problem.batch.sampling(records), loss="hinge", normalized=True, penalty=penalty, bounded=False,
+        )  # fmt: skip
+        agent = Agent(rank, 1.0, terms, problem, penalty, mechanism, ledger, PrivateStream(key, "weights"))
         seat = Seat(agent, algorithm.start(agent), PlainExchange(meter, rank, transport.size))
         return Engine(algorithm, schedule, meter, [seat])
 
@@ -200,8 +204,7 @@ def ratios(seconds: dict[str, float]) -> dict[str, float]:
 def startup(ranks: int, turns: int) -> dict[str, float]:
     """Return the median seconds from mpirun to a barrier of bare ranks, and from mpirun to the first round of a run."""
     barrier = (
-        "import sys, time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier();"
-        "c.rank or print(time.time())"
+        "import sys, time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier();c.rank or print(time.time())"
     )
     mpirun = str(Path(sys.executable).with_name("mpirun"))
     launch = [mpirun if Path(mpirun).exists() else "mpirun", "-n", str(ranks), sys.executable]

@@ -17,7 +17,7 @@ usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
   plan     noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...
   verify   replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo
   audit    measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...
-  data     prepare shards: python -m dpmpi data shard libsvm:FILE --ranks 20 --out 'shards/{rank}.npz'
+  data     list sources, prepare shards: python -m dpmpi data shard libsvm:FILE --ranks 20 --out 'shards/{rank}.npz'
 """
 
 
@@ -74,27 +74,71 @@ def _audit(argv: Sequence[str]) -> int:
 
 def _data(argv: Sequence[str]) -> int:
     from dpmpi.config import Parser  # noqa: PLC0415 - each command brings its own imports
-    from dpmpi.data import parse_source, write_shards  # noqa: PLC0415
 
     parser = Parser(
-        prog="python -m dpmpi data", description="Cut a data set into one file per rank, once.", allow_abbrev=False,
+        prog="python -m dpmpi data", description="Prepare data sets once.", allow_abbrev=False,
+        epilog="ACTION --help tells more",
+    )  # fmt: skip
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("list", help="what --data of a run takes", allow_abbrev=False)
+    shard = actions.add_parser(
+        "shard", help="cut a data set into one file per rank", allow_abbrev=False,
         epilog="example: python -m dpmpi data shard libsvm:a9a.bz2 --ranks 20 --seed 7 --out 'shards/a9a-{rank}.npz'",
     )  # fmt: skip
-    parser.add_argument("action", choices=("shard",))
-    parser.add_argument("source", help="what --data of a run takes: libsvm:PATH or synthetic:...")
-    parser.add_argument("--ranks", type=int, required=True, metavar="N")
-    parser.add_argument("--out", required=True, metavar="PATTERN", help="file names, with {rank}")
-    parser.add_argument("--seed", type=int, default=0, help="the shared seed: shuffles the rows (default: 0)")
-    parser.add_argument("--samples", type=int, metavar="N", help="use only so many rows in total")
-    losses = ("hinge", "logistic", "squared")
-    parser.add_argument("--loss", default="hinge", choices=losses, help="squared keeps real labels (default: hinge)")
-    parser.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True)
-    flags = parser.parse_args(argv)
-    if flags.ranks < 1 or flags.seed < 0:
-        raise ConfigError(f"--ranks must be at least 1 and --seed at least 0, got {flags.ranks} and {flags.seed}")
+    shard.add_argument("source", help="what --data of a run takes: libsvm:PATH, adult:DIR or synthetic:...")
+    losses = ("hinge", "logistic", "squared", "mean")
+    shard.add_argument("--loss", default="hinge", choices=losses, help="squared keeps real labels (default: hinge)")
+    adult = actions.add_parser(
+        "adult", help="code the UCI census records: one file, or with --ranks one per rank", allow_abbrev=False,
+        epilog="example: python -m dpmpi data adult data/uci --out adult.svm",
+    )  # fmt: skip
+    adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
+    adult.set_defaults(loss="hinge")
+    for action in (shard, adult):
+        action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
+        names = "file names, with {rank}" if action is shard else "a .npz or .svm file; with --ranks names with {rank}"
+        action.add_argument("--out", required=True, metavar="FILE", help=names)
+        action.add_argument("--seed", type=int, help="the shared seed: shuffles the rows (default: 0)")
+        action.add_argument("--samples", type=int, metavar="N", help="use only so many rows in total")
+        action.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True)
+    flags, unknown = parser.parse_known_args(argv)
+    if unknown:  # the action's own parser knows which flag was meant
+        actions.choices[flags.action].error(f"unrecognized arguments: {' '.join(unknown)}")
+    if flags.action == "list":
+        return _list_sources()
+    return _write_adult(flags) if flags.action == "adult" and flags.ranks is None else _write_shards(flags)
+
+
+def _list_sources() -> int:
+    from dpmpi.data import SOURCES  # noqa: PLC0415 - each command brings its own imports
+
+    for source in SOURCES.values():
+        print((source.__doc__ or "").splitlines()[0].replace("`", ""))
+    return 0
+
+
+def _write_adult(flags: argparse.Namespace) -> int:
+    from pathlib import Path  # noqa: PLC0415 - each command brings its own imports
+
+    from dpmpi.data import Settings, write_whole  # noqa: PLC0415
+    from dpmpi.data.adult import FEATURES, Adult  # noqa: PLC0415
+
+    if "{" in flags.out or flags.seed is not None or flags.samples is not None:
+        raise ConfigError("{rank}, --seed and --samples are for shards: give --ranks N too, or leave them out")
+    rows = write_whole(Adult.parse(flags.folder, Settings(normalize=flags.normalize)), Path(flags.out))
+    print(f"{rows} rows of {len(FEATURES)} columns: {flags.out}", file=sys.stderr)
+    return 0
+
+
+def _write_shards(flags: argparse.Namespace) -> int:
+    from dpmpi.data import parse_source, write_shards  # noqa: PLC0415 - each command brings its own imports
+
+    seed = flags.seed or 0
+    if flags.ranks < 1 or seed < 0:
+        raise ConfigError(f"--ranks must be at least 1 and --seed at least 0, got {flags.ranks} and {seed}")
     source = parse_source(
-        flags.source, samples=flags.samples, normalize=flags.normalize, test_fraction=0.0, seed=flags.seed,
-        loss=flags.loss,
+        f"adult:{flags.folder}" if flags.action == "adult" else flags.source,
+        samples=flags.samples, normalize=flags.normalize, test_fraction=0.0, seed=seed, loss=flags.loss,
     )  # fmt: skip
 
     def progress(done: int) -> None:

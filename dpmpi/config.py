@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.core import Algorithm
 from dpmpi.errors import ConfigError, nearest
+from dpmpi.methods import Method
 
 EXAMPLES = """\
 examples:
@@ -44,7 +44,9 @@ class Config:
     seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
 
     data: str = _option(
-        "synthetic", "synthetic[:samples=..,features=..], libsvm:PATH or shards:PATTERN with {rank}", metavar="SOURCE"
+        "synthetic",
+        "synthetic[:options], adult:DIR, libsvm:PATH, mean[:options] or shards:PATTERN with {rank}",
+        metavar="SOURCE",
     )
     samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
     dimension: int | None = _option(
@@ -52,7 +54,7 @@ class Config:
     )
     normalize: bool = _option(True, "scale every row to norm at most 1", bool)
     test_fraction: float | None = _option(
-        None, "rows held out for the accuracy (default: 0.1; 0 for shards)", float, metavar="F", least=0
+        None, "rows held out for the accuracy (default: 0.1; 0 for shards and mean)", float, metavar="F", least=0
     )
 
     graph: str = _option(
@@ -61,7 +63,7 @@ class Config:
     weights: str = _option("metropolis", "mixing weights", choices=("metropolis", "uniform", "laplacian"))
     sample_edges: int | None = _option(None, "gossip on K random disjoint edges a round", int, metavar="K", least=1)
 
-    loss: str = _option("hinge", "the loss", choices=("hinge", "logistic", "squared"))
+    loss: str = _option("hinge", "the loss; mean for mean: data", choices=("hinge", "logistic", "squared", "mean"))
     penalty: str = _option("l2:0.0005", "l2:A, l1:A, elastic:L1,L2 or none")
     domain: str | None = _option(None, "box:R or ball:R")
     lipschitz: float = _option(1.0, "every record's gradient is clipped to this norm", float, metavar="L", above=0)
@@ -72,9 +74,12 @@ class Config:
     epsilon: float | None = _option(
         None, "the privacy target; the noise is calibrated to it", float, metavar="EPS", above=0
     )
-    delta: float = _option(1e-5, "the delta of (epsilon, delta)", float, above=0)
+    delta: float = _option(1e-5, "the delta of (epsilon, delta); 0 for pure noise", float, least=0)
     noise: float | None = _option(
         None, "standard deviation of the noise, instead of --epsilon", float, metavar="SIGMA", least=0
+    )
+    mechanism: str | None = _option(
+        None, "the kind of noise (default: the algorithm's own)", choices=("gaussian", "laplace", "spherical-laplace")
     )
     calibration: str = _option(
         "certified", "certified: by the accountant; theorem: the paper's formula", choices=("certified", "theorem")
@@ -111,7 +116,7 @@ class Config:
         """Raise `ConfigError` for values that cannot work, whatever the data."""
         for f in _fields():
             choices, value = f.metadata["choices"], getattr(self, f.name)
-            if choices and value not in choices:
+            if choices and value is not None and value not in choices:
                 expected = f"{_flag(f.name)} is one of {', '.join(choices)}"
                 raise ConfigError(f"{expected}; got {value!r}{nearest(value, choices)}")
             if isinstance(value, float) and not math.isfinite(value):
@@ -128,15 +133,20 @@ class Config:
         for name in ("delta", "test_fraction"):
             if (getattr(self, name) or 0) >= 1:
                 raise ConfigError(f"{_flag(name)} must be less than 1, got {getattr(self, name)}")
+        mechanisms = ALGORITHMS[self.algorithm].mechanisms
+        if self.mechanism is not None and self.mechanism not in mechanisms:
+            raise ConfigError(f"{self.algorithm} takes --mechanism {' or '.join(mechanisms)}, got {self.mechanism}")
+        if self.delta == 0 and (self.epsilon or self.noise) and (self.mechanism or mechanisms[0]) == "gaussian":
+            raise ConfigError("--delta 0 needs pure noise (laplace, spherical-laplace); gaussian noise has a delta")
         sampled = ALGORITHMS[self.algorithm].schedule == "sampled"
         if self.sample_edges is not None and not sampled:
             raise ConfigError(f"--sample-edges does not apply to {self.algorithm}; take --algorithm sampled-dda")
         self.make_algorithm()
 
-    def make_algorithm(self) -> Algorithm[Any]:
+    def make_algorithm(self) -> Method:
         """Return the algorithm with its hyperparameters."""
         cls = ALGORITHMS[self.algorithm]
-        known = {f.name: f for f in dataclasses.fields(cls)}
+        known = {f.name: f for f in _hyperfields(cls)}
         for name, value in self.options:
             if name not in known:
                 raise ConfigError(
@@ -146,14 +156,13 @@ class Config:
             least = known[name].metadata.get("minimum")
             if least is not None and not (value >= least and math.isfinite(value)):
                 raise ConfigError(f"{_flag(name)} must be a finite number of at least {least:g}, got {value}")
-        algorithm: Algorithm[Any] = cls(**dict(self.options))
-        return algorithm
+        return cls(**dict(self.options))
 
     def to_toml(self) -> str:
         """Return the whole effective configuration, algorithm's hyperparameters included."""
         values = {f.name: getattr(self, f.name) for f in _fields()}
         algorithm = self.make_algorithm()
-        values |= {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+        values |= {f.name: getattr(algorithm, f.name) for f in _hyperfields(type(algorithm))}
         del values["loopback"]  # how it was launched
         lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
         return "\n".join(lines) + "\n"
@@ -175,6 +184,8 @@ def from_values(given: dict[str, Any]) -> Config:
     values = (_read_toml(Path(path)) if path is not None else {}) | given
     if values.get("ledger"):
         values["ledger"] = str(Path(values["ledger"]).absolute())
+    if str(values.get("data", "")).partition(":")[0] == "mean":  # a problem of its own, without labels
+        values = {"loss": "mean", "penalty": "none"} | values
     names = {f.name for f in _fields()}
     options = tuple(sorted((name, value) for name, value in values.items() if name not in names))
     config = Config(**{name: value for name, value in values.items() if name in names}, options=options)
@@ -202,7 +213,8 @@ def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
     for name, (hint, text, owners) in sorted(_hyperparameters().items()):
         choices = get_args(hint) if get_origin(hint) is Literal else None
         kind = str if choices else hint
-        group.add_argument(_flag(name), type=kind, choices=choices, help=f"{text} ({owners})", metavar="X")
+        whole = f"{text} ({owners})".replace("%", "%%")
+        group.add_argument(_flag(name), type=kind, choices=choices, help=whole, metavar="X")
     return parser
 
 
@@ -231,10 +243,17 @@ def _hyperparameters() -> dict[str, tuple[Any, str, str]]:
     found: dict[str, tuple[Any, str, str]] = {}
     for name, cls in ALGORITHMS.items():
         hints = get_type_hints(cls)
-        for f in dataclasses.fields(cls):
+        for f in _hyperfields(cls):
             owners = found[f.name][2] + ", " if f.name in found else ""
-            found[f.name] = (hints[f.name], f.metadata["help"], f"{owners}{name}: {f.default}")
+            hint = next((part for part in get_args(hints[f.name]) if part is float), hints[f.name])  # float | None
+            default = "derived" if f.default is None else f.default
+            found[f.name] = (hint, f.metadata["help"], f"{owners}{name}: {default}")
     return found
+
+
+def _hyperfields(cls: type[Method]) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of an algorithm: its hyperparameters."""
+    return dataclasses.fields(cls)  # type: ignore[arg-type]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ what it hears; it knows nothing of MPI, files or keys. Only a `Release`, or a `p
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,48 @@ class Query:
 
     `sensitivity` bounds the L2 distance between the values on two shards that differ in one record, given the same
     draw of record positions. The buffer `value` is handed over: `Agent.release` overwrites it with the noised value.
+    `extra` is a pure privacy loss on top of what the noise hides, for noise that goes through a minimisation.
     """
 
     value: Array
     sensitivity: float
     sampling: Sampling
+    extra: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The public facts that an agent's steps and the cost of its releases may depend on."""
+
+    rounds: int
+    """Rounds of the run."""
+    active_rounds: int
+    """Rounds in which the agent is active."""
+    size: int
+    """Ranks."""
+    degree: int
+    """Neighbours of the agent; 0 where they change from round to round."""
+    max_degree: int
+    dimension: int
+    lipschitz: float
+    """The norm bound L of one record's loss gradient."""
+    sampling: Sampling
+    """How the records of a gradient are drawn."""
+    smoothness: float | None
+    """A bound of the curvature of f_i that holds for all data; None if there is none."""
+    curvature_floor: float
+    """The strong convexity of f_i that holds for all data."""
+    strong_convexity: float
+    """That of the penalty: its l2 weight."""
+    l1: float
+    """The penalty's l1 weight."""
+    bounded: bool
+    """Whether the model is confined to a domain."""
+
+    @property
+    def gradient_sensitivity(self) -> float:
+        """How far replacing one record moves a gradient: 2 L over the (expected) size of its batch."""
+        return 2.0 * self.lipschitz / self.sampling.expected
 
 
 class Sendable:
@@ -116,6 +153,12 @@ class Gather(Request):
     __slots__ = ()
 
 
+class NeighbourSum(Request):
+    """Answer: the sum of the neighbours' vectors, without this rank's own, added up in rank order."""
+
+    __slots__ = ()
+
+
 class Sum(Request):
     """Answer: the sum of the vectors of all ranks, added up in rank order."""
 
@@ -149,6 +192,10 @@ class Mechanism(Protocol):
         """Add the noise to `value`, in place."""
         ...
 
+    def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
+        """Overwrite `value` with noise, then with what `solve` makes of it, in place."""
+        ...
+
     def prepare(self) -> None:
         """Draw ahead what the next `perturb` will need; called while messages travel."""
         ...
@@ -178,9 +225,26 @@ class Problem(Protocol):
         """Return f_i(x) over all records."""
         ...
 
+    def minimise(self, linear: Array, quadratic: float, x: Array, tolerance: float) -> float:
+        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 over all records to `x`, starting from it.
+
+        Return the norm of the gradient there, which is at most `tolerance`.
+        """
+        ...
+
 
 class Penalty(Protocol):
     """The shared regulariser h, with its domain."""
+
+    @property
+    def l1(self) -> float:
+        """The weight of |x|_1."""
+        ...
+
+    @property
+    def l2(self) -> float:
+        """The weight of |x|^2 / 2."""
+        ...
 
     def value(self, x: Array) -> float:
         """Return h(x); infinity outside the domain."""
@@ -199,61 +263,89 @@ class Penalty(Protocol):
         ...
 
 
+class Draws(Protocol):
+    """A rank's own source of randomness, for what must stay secret beside the noise."""
+
+    def uniforms(self, count: int) -> Array:
+        """Return `count` uniform numbers from (0, 1)."""
+        ...
+
+
+class Witness(Protocol):
+    """Keeps, on the rank alone, what the outputs of a method with random weights gave away."""
+
+    def saw(self, output: Array, low: Array, high: Array, scale: float, reach: float) -> None:
+        """Note one output.
+
+        Before its Laplace noise of scale `scale`, the output was uniform on [low, high] in each coordinate; one record
+        can move it by `reach`.
+        """
+        ...
+
+
 @dataclass(slots=True)
 class Agent:
     """One rank as an algorithm sees it."""
 
     rank: int
-    size: int
-    dimension: int
     share: float
     """The expected fraction of ranks that are active in a round (iota)."""
+    terms: Terms
     problem: Problem
     penalty: Penalty
     mechanism: Mechanism
     charges: Charges
+    stream: Draws
+    witness: Witness | None = None
     round: int = 0
     active_rounds: int = 0
     stopped: int | None = None
     """The first round in which the budget did not allow a release."""
+    _admitted: bool = True
 
-    def release(self, query: Query, scale: float = 1.0) -> Release:
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.terms.size
+
+    @property
+    def dimension(self) -> int:
+        """The length of the model."""
+        return self.terms.dimension
+
+    def release(self, query: Query, scale: float = 1.0, part: int = 0) -> Release:
         """Charge the query to this rank's ledger, then add noise to its value, in place.
 
-        When the budget does not allow it, the release is zero: free of data, so the rank goes on mixing and nobody
-        else notices. The decision depends on public parameters alone.
+        Queries with part = 0, 1, 2, ... are parts of one vector that together have the declared sensitivity: the first
+        is charged for all. When the budget does not allow it, the release is zero: free of data, so the rank goes on
+        mixing and nobody else notices. The decision depends on public parameters alone.
         """
-        try:
-            self.charges.charge(self.mechanism.event(query, scale), self.round)
-        except BudgetExceeded:
-            self.stopped = self.stopped or self.round
-            query.value.fill(0.0)
-            return Release(query.value)
-        self.mechanism.perturb(query.value, scale)
+        if self._admits(query, scale, part):
+            self.mechanism.perturb(query.value, scale)
         return Release(query.value)
 
+    def release_inside(self, query: Query, solve: Callable[[Array], None], scale: float = 1.0) -> Release:
+        """Charge the query, then return what `solve` makes of noise, in the query's buffer.
 
-State = TypeVar("State")
+        For noise inside an objective: `query` is the objective's gradient at some public point, which one record moves
+        by at most its sensitivity at every point, and `solve` overwrites the noise with the minimiser.
+        """
+        if self._admits(query, scale, 0):
+            self.mechanism.through(query.value, solve, scale)
+        return Release(query.value)
 
-
-class Algorithm(Protocol[State]):
-    """A method: frozen hyperparameters and what an agent does in a round."""
-
-    def start(self, agent: Agent) -> State:
-        """Return the state before round 1: a dataclass of arrays."""
-        ...
-
-    def round(self, agent: Agent, state: State, t: int) -> Steps:
-        """Run round t, in which this agent is active."""
-        ...
-
-    def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
-        """Write the model after round t to `out`, without touching the state."""
-        ...
-
-    def releases(self, active_rounds: int) -> list[tuple[float, int]]:
-        """Return (relative noise scale, how often) of all releases of an agent that is active so many rounds."""
-        ...
+    def _admits(self, query: Query, scale: float, part: int) -> bool:
+        """Charge, and return True; or empty the buffer and return False."""
+        if part == 0:
+            try:
+                self.charges.charge(self.mechanism.event(query, scale), self.round)
+                self._admitted = True
+            except BudgetExceeded:
+                self.stopped = self.stopped or self.round
+                self._admitted = False
+        if not self._admitted:
+            query.value.fill(0.0)
+        return self._admitted
 
 
 # --- schedule and transport ------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpmpi.core import Agent, Algorithm, Array, Channel, Exchange, Flow, Schedule, Transport
+from dpmpi.core import Agent, Array, Channel, Exchange, Flow, Schedule, Transport
+from dpmpi.methods import Method
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Seat:
     exchange: Exchange
 
 
-def flow(algorithm: Algorithm[Any], schedule: Schedule, seat: Seat, start: int, stop: int) -> Flow:
+def flow(algorithm: Method, schedule: Schedule, seat: Seat, start: int, stop: int) -> Flow:
     """Run rounds start <= t < stop of one agent."""
     agent, state, serve = seat.agent, seat.state, seat.exchange.serve
     for t, near in schedule.rounds(agent.rank, start, stop):
@@ -43,7 +44,7 @@ class Engine:
     """Runs the agents of this process round by round."""
 
     def __init__(
-        self, algorithm: Algorithm[Any], schedule: Schedule, transport: Transport, seats: Sequence[Seat]
+        self, algorithm: Method, schedule: Schedule, transport: Transport, seats: Sequence[Seat]
     ) -> None:
         self.algorithm = algorithm
         self.schedule = schedule

@@ -49,6 +49,10 @@ class Loss(Protocol):
         """Return l'(s), or a subgradient."""
         ...
 
+    def bend(self, scores: Array, labels: Array) -> Array:
+        """Return l''(s), almost everywhere."""
+        ...
+
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return l*(alpha); infinity outside the domain."""
         ...
@@ -73,6 +77,10 @@ class Hinge:
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return -y where y s < 1, 0 elsewhere."""
         return -labels * (labels * scores < 1.0)
+
+    def bend(self, scores: Array, labels: Array) -> Array:
+        """Return 0."""
+        return np.zeros_like(scores)
 
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return y alpha for y alpha in [-1, 0]."""
@@ -123,6 +131,11 @@ class SmoothedHinge:
         """Return -y v with the maximiser v of (4)."""
         return -labels * np.clip((1.0 - labels * scores) / self.mu, 0.0, 1.0)
 
+    def bend(self, scores: Array, labels: Array) -> Array:
+        """Return 1/mu where the maximiser v of (4) lies inside of [0, 1], 0 elsewhere."""
+        t = 1.0 - labels * scores
+        return np.where((t > 0.0) & (t < self.mu), 1.0 / self.mu, 0.0)
+
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return w + mu w^2 / 2 for w = y alpha in [-1, 0]."""
         w = labels * alpha
@@ -148,6 +161,11 @@ class Logistic:
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return -y / (1 + exp(y s)) without overflow."""
         return -labels / (1.0 + np.exp(np.minimum(labels * scores, _EXP_MAX)))
+
+    def bend(self, scores: Array, labels: Array) -> Array:
+        """Return p (1 - p) with p = 1 / (1 + exp(s)), without overflow."""
+        e = np.exp(-np.abs(scores))
+        return e / (1.0 + e) ** 2
 
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return p log p + (1 - p) log(1 - p) for p = -y alpha in [0, 1]."""
@@ -179,6 +197,10 @@ class Squared:
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return s - y."""
         return scores - labels
+
+    def bend(self, scores: Array, labels: Array) -> Array:
+        """Return 1."""
+        return np.ones_like(scores)
 
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return alpha^2 / 2 + alpha y."""

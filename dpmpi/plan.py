@@ -11,17 +11,7 @@ from dpmpi.config import Config, from_values, make_parser
 from dpmpi.core import TRAILER_BYTES
 from dpmpi.data.base import deal
 from dpmpi.errors import ConfigError
-from dpmpi.planning import (
-    claimed_epsilon,
-    noise_levels,
-    planned_releases,
-    release_event,
-    resolve_batch,
-    schedule_of,
-    source_of,
-    spent_epsilon,
-)
-from dpmpi.schedules import StaticSchedule
+from dpmpi.planning import claimed_epsilon, noise_levels, prospect_of, schedule_of, source_of, spent_epsilon, tally
 
 EXAMPLES = """\
 examples:
@@ -30,21 +20,25 @@ examples:
 """
 
 
-def make_plan(config: Config, ranks: int, records: Sequence[int], dimension: int | None) -> dict[str, Any]:
+def make_plan(
+    config: Config, ranks: int, records: Sequence[int], dimension: int | None, radius: float | None = None
+) -> dict[str, Any]:
     """Return the plan: figures per rank where ranks differ, null where one does not apply."""
     schedule = schedule_of(config, ranks)
     graph = schedule.graph
-    active = schedule.active_counts(1, config.rounds + 1).tolist()
-    config = resolve_batch(config, records, active)
-    sigmas = noise_levels(config, records, active)
+    prospect = prospect_of(config, schedule, records, dimension or 1, radius)
+    if dimension is None and prospect.kind != "gaussian":
+        raise ConfigError(f"{prospect.kind} noise depends on the number of features: give --dimension M")
+    config, active = prospect.config, prospect.active
+    prospect.check()
+    sigmas = noise_levels(prospect)
     epsilons = [
-        spent_epsilon({release_event(config, count, sigma): planned_releases(config, rounds)}, config.delta)
-        for count, rounds, sigma in set(zip(records, active, sigmas, strict=True))
+        spent_epsilon(tally(prospect.events(terms, sigma)), config.delta)
+        for terms, sigma in {(prospect.terms(rank), sigma) for rank, sigma in enumerate(sigmas)}
     ]
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
-    static = isinstance(schedule, StaticSchedule)
-    per_round = 2 * len(graph.edges) if static else 2 * (config.sample_edges or 1)
-    messages = per_round * config.rounds
+    messages = sum(prospect.messages(rank) for rank in range(ranks))
+    payload = None if dimension is None else sum(prospect.payload_bytes(rank) for rank in range(ranks))
     return {
         "algorithm": config.algorithm,
         "ranks": ranks,
@@ -56,12 +50,12 @@ def make_plan(config: Config, ranks: int, records: Sequence[int], dimension: int
         "active_rounds": [min(active), max(active)],
         "sigma": [min(sigmas), max(sigmas)],
         "epsilon": max(finite) if len(finite) == len(epsilons) else None,
-        "epsilon_theorem": claimed_epsilon(config, min(records), active, min(sigmas)),
+        "epsilon_theorem": claimed_epsilon(prospect, min(sigmas)),
         "delta": config.delta,
         "calibration": config.calibration if config.epsilon is not None else None,
         "messages": messages,
-        "payload_bytes": None if dimension is None else messages * 8 * dimension,
-        "bytes": None if dimension is None else messages * (8 * dimension + TRAILER_BYTES),
+        "payload_bytes": payload,
+        "bytes": None if payload is None else payload + messages * TRAILER_BYTES,
     }
 
 
@@ -104,8 +98,11 @@ def main(argv: Sequence[str]) -> int:
     ranks = config.ranks or config.loopback
     if ranks is None:
         raise ConfigError("plan needs the number of ranks: --ranks N")
-    if count is None:
+    radius = None
+    if count is None or config.loss == "mean":
         source = source_of(config)
+        radius = getattr(source, "radius", None)
+    if count is None:
         survey = source.survey()
         if survey is None:
             raise ConfigError("plan cannot see the shards: give --samples-per-rank N and --dimension M")
@@ -118,6 +115,6 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--samples-per-rank must lie in 1 ... 10^12, got {count}")
     else:
         records = [count] * ranks
-    plan = make_plan(config, ranks, records, dimension)
+    plan = make_plan(config, ranks, records, dimension, radius)
     print(json.dumps(plan, indent=1) if as_json else show(plan), flush=True)
     return 0

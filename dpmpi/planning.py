@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from dpmpi.config import Config
-from dpmpi.core import Sampling
+from dpmpi.core import Terms
 from dpmpi.data import Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.graphs import make_graph
+from dpmpi.methods import Audience, Method
+from dpmpi.penalties import parse_penalty
 from dpmpi.privacy import accountants, calibration, filters, theorems
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.problem import Batch
+from dpmpi.privacy.mechanisms import pricing
+from dpmpi.problem import Batch, make_terms, mean_lipschitz
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 
 
@@ -31,80 +36,160 @@ def source_of(config: Config) -> Source:
 def schedule_of(config: Config, ranks: int) -> StaticSchedule | SampledSchedule:
     """Return who talks to whom in which round of a run with so many ranks."""
     graph = make_graph(config.graph, ranks, config.seed)
-    sampled = getattr(config.make_algorithm(), "schedule", "static") == "sampled"
+    sampled = config.make_algorithm().schedule == "sampled"
     return make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
 
 
-def release_event(config: Config, records: int, sigma: float) -> ReleaseEvent:
-    """Return what every release of a rank with so many records and this noise is."""
-    sampling: Sampling = Batch.parse(config.batch).sampling(records)
-    sensitivity = 2.0 * config.lipschitz / sampling.expected
-    return ReleaseEvent("gaussian" if sigma > 0 else "none", sigma, sensitivity, sampling)
+@dataclass(frozen=True)
+class Prospect:
+    """What is known before a run: enough to say what every rank will release."""
+
+    config: Config
+    schedule: StaticSchedule | SampledSchedule
+    records: tuple[int, ...]
+    active: tuple[int, ...]
+    """In how many rounds each rank is active."""
+    dimension: int
+    lipschitz: float
+
+    @cached_property
+    def method(self) -> Method:
+        """The algorithm with its hyperparameters."""
+        return self.config.make_algorithm()
+
+    @property
+    def kind(self) -> str:
+        """The kind of noise."""
+        return self.config.mechanism or self.method.mechanisms[0]
+
+    @property
+    def share(self) -> float:
+        """The fraction of ranks that are active in a round, over the whole run."""
+        return sum(self.active) / (len(self.active) * self.config.rounds)
+
+    def terms(self, rank: int, active_rounds: int | None = None) -> Terms:
+        """Return the public facts about a rank; `active_rounds` replaces what the schedule says."""
+        config, penalty = self.config, parse_penalty(self.config.penalty, self.config.domain)
+        return make_terms(
+            rank=rank, schedule=self.schedule, rounds=config.rounds, dimension=self.dimension,
+            active_rounds=self.active[rank] if active_rounds is None else active_rounds,
+            lipschitz=self.lipschitz, sampling=Batch.parse(config.batch).sampling(self.records[rank]),
+            loss=config.loss, normalized=config.normalize, penalty=penalty, bounded=config.domain is not None,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Raise `ConfigError` for what the algorithm cannot do."""
+        for terms in {self.terms(rank) for rank in range(self.schedule.size)}:
+            self.method.check(terms)
+
+    def events(self, terms: Terms, sigma: float) -> list[tuple[ReleaseEvent, int]]:
+        """Return all releases of a rank under noise `sigma`, (event, how many times) in order of time."""
+        price = pricing(self.kind, sigma, self.method.width(self.dimension))
+        return [
+            (price.event(r.sensitivity, terms.sampling, r.scale, r.extra), r.count)
+            for r in self.method.releases(terms)
+            if r.count
+        ]
+
+    def planned_releases(self, rank: int, active_rounds: int | None = None) -> int:
+        """Return how many releases a rank makes."""
+        return sum(release.count for release in self.method.releases(self.terms(rank, active_rounds)))
+
+    def messages(self, rank: int, active_rounds: int | None = None) -> int:
+        """Return how many messages a rank sends at most."""
+        terms = self.terms(rank, active_rounds)
+        return sum(self._peers(terms, part.audience) * part.count for part in self.method.exchanges(terms))
+
+    def payload_bytes(self, rank: int) -> int:
+        """Return how many bytes of numbers a rank sends at most."""
+        terms = self.terms(rank)
+        parts = self.method.exchanges(terms)
+        return sum(self._peers(terms, part.audience) * part.count * part.length * 8 for part in parts)
+
+    def _peers(self, terms: Terms, audience: Audience) -> int:
+        if audience == "everyone":
+            return terms.size - 1
+        return terms.degree if isinstance(self.schedule, StaticSchedule) else 1
 
 
-def planned_releases(config: Config, active_rounds: int) -> int:
-    """Return how many releases a rank makes that is active in so many rounds."""
-    return sum(count for _, count in config.make_algorithm().releases(active_rounds))
-
-
-def resolve_batch(config: Config, records: Sequence[int], active: Sequence[int]) -> Config:
-    """Return the configuration with `--batch auto` replaced by a number: for the smallest shard, the busiest rank."""
+def prospect_of(
+    config: Config, schedule: StaticSchedule | SampledSchedule, records: Sequence[int], dimension: int,
+    radius: float | None,
+) -> Prospect:  # fmt: skip
+    """Return the prospect of a run, `--batch auto` resolved; `radius` bounds the records of the mean problem."""
+    active = schedule.active_counts(1, config.rounds + 1).tolist()
+    lipschitz = config.lipschitz if radius is None else mean_lipschitz(radius, dimension)
+    full = dataclasses.replace(config, batch="full") if config.batch == "auto" else config
+    found = Prospect(full, schedule, tuple(records), tuple(active), dimension, lipschitz)
     if config.batch != "auto":
-        return config
+        return found
     if config.epsilon is None:
         raise ConfigError("--batch auto is chosen for a privacy target: give --epsilon, or a batch")
-    q = min(records)
-    b = calibration.auto_batch(q, planned_releases(config, max(active)), config.epsilon, config.delta)
-    return dataclasses.replace(config, batch="full" if b >= q else f"poisson:{b}")
+    q, busiest = min(records), max(range(len(active)), key=active.__getitem__)
+    b = calibration.auto_batch(q, found.planned_releases(busiest), config.epsilon, config.delta)
+    if b >= q:
+        return found
+    return dataclasses.replace(found, config=dataclasses.replace(config, batch=f"poisson:{b}"))
 
 
-def noise_levels(config: Config, records: Sequence[int], active: Sequence[int]) -> list[float]:
+def tally(events: Iterable[tuple[ReleaseEvent, int]]) -> Counter[ReleaseEvent]:
+    """Return how often each event occurs."""
+    found: Counter[ReleaseEvent] = Counter()
+    for event, count in events:
+        found[event] += count
+    return found
+
+
+def noise_levels(prospect: Prospect) -> list[float]:
     """Return the noise of every rank that meets --epsilon and --delta, given its records and active rounds.
 
     Each rank composes over its own active rounds only: the schedule is public, so it hides nothing, but who is silent
     pays nothing.
     """
+    config, records = prospect.config, prospect.records
     if config.epsilon is not None or config.noise:
         for count in sorted(set(records)):
             calibration.check_delta(config.delta, count, config.allow_large_delta)
     if config.epsilon is None:
         return [config.noise or 0.0] * len(records)
     if config.calibration == "theorem":
-        return [_theorem_noise(config, min(records), _share(config, active))] * len(records)
-    if any(scale != 1.0 for scale, _ in config.make_algorithm().releases(max(active))):
-        raise ConfigError(f"the noise of {config.algorithm} varies over the rounds, which --epsilon cannot calibrate")
+        return [theorem_noise(prospect)] * len(records)
     epsilon = config.epsilon
 
-    @cache  # ranks with as many records and rounds need the same noise
-    def level(count: int, rounds: int) -> float:
-        # A rank that is never active releases nothing; the noise of one release keeps its figures finite.
-        releases, unit = max(1, planned_releases(config, rounds)), release_event(config, count, 1.0)
+    @cache  # ranks in the same position need the same noise
+    def level(terms: Terms) -> float:
+        if not prospect.events(terms, 1.0):
+            # A rank that is never active releases nothing; the noise of one round keeps its figures finite.
+            terms = dataclasses.replace(terms, active_rounds=1)
         return calibration.calibrate(
-            "gaussian", unit.sensitivity, unit.sampling, releases, epsilon, config.delta, cache=cache_file()
+            lambda sigma: tally(prospect.events(terms, sigma)), epsilon, config.delta, cache=cache_file()
         )
 
-    return [level(count, rounds) for count, rounds in zip(records, active, strict=True)]
+    return [level(prospect.terms(rank)) for rank in range(len(records))]
 
 
-def _share(config: Config, active: Sequence[int]) -> float:
-    return sum(active) / (len(active) * config.rounds)
-
-
-def _theorem_noise(config: Config, records: int, share: float) -> float:
-    L, T, eps = config.lipschitz, config.rounds, config.epsilon or math.nan
+def theorem_noise(prospect: Prospect) -> float:
+    """Return the noise that the paper's theorem prescribes; raise `ConfigError` where there is none."""
+    config, q = prospect.config, min(prospect.records)
+    L, T, eps = prospect.lipschitz, config.rounds, config.epsilon or math.nan
     if config.algorithm == "sampled-dda":
-        return theorems.node_sampling_sigma(L, T, records, share, eps, config.delta)
-    return theorems.liu2022_sigma(L, T, records, eps, config.delta)
+        return theorems.node_sampling_sigma(L, T, q, prospect.share, eps, config.delta)
+    if config.algorithm in ("dda", "dp-dda"):
+        return theorems.liu2022_sigma(L, T, q, eps, config.delta)
+    raise ConfigError(f"no theorem prescribes noise for {config.algorithm}: use --calibration certified")
 
 
-def claimed_epsilon(config: Config, records: int, active: Sequence[int], sigma: float) -> float | None:
+def claimed_epsilon(prospect: Prospect, sigma: float) -> float | None:
     """Return what the paper's theorem claims for this noise, or None where it says nothing."""
-    if sigma == 0 or config.algorithm == "dda":
+    config, q = prospect.config, min(prospect.records)
+    L, T = prospect.lipschitz, config.rounds
+    if sigma == 0:
         return None
-    L, T = config.lipschitz, config.rounds
     if config.algorithm == "sampled-dda":
-        return theorems.node_sampling_epsilon(sigma, L, T, records, _share(config, active), config.delta)
-    return theorems.liu2022_epsilon(sigma, L, T, records, config.delta)
+        return theorems.node_sampling_epsilon(sigma, L, T, q, prospect.share, config.delta)
+    if config.algorithm == "dp-dda":
+        return theorems.liu2022_epsilon(sigma, L, T, q, config.delta)
+    return None
 
 
 def spent_epsilon(spending: Mapping[ReleaseEvent, int], delta: float, *, cached: bool = True) -> float | None:
@@ -149,32 +234,52 @@ def read_budget(config: Config, rank: int) -> float | None:
     return float(value)
 
 
-def filter_order(event: ReleaseEvent, planned: int, budget: float, delta: float) -> int:
+def filter_order(planned: Sequence[tuple[ReleaseEvent, int]], budget: float, delta: float) -> int:
     """Return the Renyi order for a ledger that is to go on over runs: fixed by the first of them, once and for all."""
-    if event.noise == "none" or planned == 0:
+    if not planned or any(event.noise == "none" for event, _ in planned):
         return 2
-    return max(2, math.ceil(filters.filter_order({event: planned}, budget, delta)))
+    return max(2, math.ceil(filters.filter_order(tally(planned), budget, delta)))
 
 
 def allowance(
-    event: ReleaseEvent, planned: int, earlier: Mapping[ReleaseEvent, int], budget: float, delta: float, order: int
-) -> int:
-    """Return how many of the planned releases a budget allows.
+    planned: Sequence[tuple[ReleaseEvent, int]], earlier: Mapping[ReleaseEvent, int], budget: float, delta: float,
+    order: int,
+) -> int:  # fmt: skip
+    """Return how many of the planned releases, in their order, a budget allows.
 
     On a fresh ledger everything is fixed before the run, so the certified accountant decides. After earlier runs, whose
     results may have led to this one, composition is adaptive and a filter decides: Gaussian where all releases are
     unsampled Gaussian ones, else Renyi at the order that the ledger fixed when it began.
     """
-    if planned == 0 or any(e.noise == "none" for e in (event, *earlier)):
+    events = [event for event, _ in planned] + list(earlier)
+    if not planned or any(event.noise == "none" for event in events):
         return 0  # what was said without noise has spent every budget
     if not earlier:
-        low, high = 0, planned
+        low, high = 0, sum(count for _, count in planned)
         while low < high:
             middle = (low + high + 1) // 2
-            fits = accountants.certified_epsilon({event: middle}, delta, cache=cache_file()) <= budget
+            fits = accountants.certified_epsilon(_first(planned, middle), delta, cache=cache_file()) <= budget
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
-    gaussian = all(e.noise == "gaussian" and e.sampling.kind == "full" for e in (event, *earlier))
+    gaussian = all(event.noise == "gaussian" and event.sampling.kind == "full" for event in events)
     filter_ = filters.GaussianFilter(budget, delta) if gaussian else filters.RdpFilter(budget, delta, float(order))
-    left, cost = filter_.budget - sum(filter_.cost(e, count) for e, count in earlier.items()), filter_.cost(event)
-    return min(planned, math.floor(left / cost)) if left > 0 and 0 < cost < math.inf else 0
+    left = filter_.budget - sum(filter_.cost(e, count) for e, count in earlier.items())
+    allowed = 0
+    for event, count in planned:
+        cost = filter_.cost(event)
+        fitting = min(count, math.floor(left / cost)) if left > 0 and 0 < cost < math.inf else 0
+        allowed, left = allowed + fitting, left - fitting * cost
+        if fitting < count:
+            break
+    return allowed
+
+
+def _first(planned: Sequence[tuple[ReleaseEvent, int]], wanted: int) -> Counter[ReleaseEvent]:
+    """Return the tally of the first `wanted` releases."""
+    found: Counter[ReleaseEvent] = Counter()
+    for event, count in planned:
+        found[event] += min(count, wanted)
+        wanted -= min(count, wanted)
+        if wanted == 0:
+            break
+    return found

@@ -48,7 +48,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpmpi.core import Array
+from dpmpi.core import Array, Problem
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.losses import Hinge, Loss
 from dpmpi.penalties import Regulariser
@@ -125,6 +125,22 @@ def find_optimum(
         if search.finished:
             break
     return search.optimum()
+
+
+def find_mean(problems: Sequence[Problem], agents: int, penalty: Regulariser, dimension: int, total: Total) -> Optimum:
+    """Minimise F for problems of the mean, f_i(x) = |x - d_i|^2 / 2 + const: at prox_h of the mean of the d_i."""
+    began = time.perf_counter()
+    middle, own, x = (np.zeros(dimension) for _ in range(3))
+    for problem in problems:
+        problem.minimise(x, 0.0, own, 0.0)
+        middle += own
+    total(middle)
+    middle /= agents
+    penalty.prox(middle, 1.0, out=x)
+    values = np.array([sum(problem.value(x) for problem in problems)])
+    total(values)
+    value = float(values[0]) / agents + penalty.value(x)
+    return Optimum(x, value, value, 1, time.perf_counter() - began)
 
 
 @dataclass(slots=True)

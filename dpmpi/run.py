@@ -107,13 +107,10 @@ def train(job: Job, directory: RunDirectory) -> int:
     """Run all rounds, evaluate now and then, write the results; all processes call this together."""
     config, engine, first = job.config, job.engine, 0 in job.meter.ranks
     private = is_private(config, job.sigmas)
-    evaluator = Evaluator(engine, job.shards, job.penalty, classify=config.loss != "squared")
+    evaluator = Evaluator(engine, job.shards, job.penalty, classify=config.loss in ("hinge", "logistic"))
     optimum = None
     if config.reference:
-        from dpmpi.reference import find_optimum  # noqa: PLC0415 - brings scipy
-
-        shards = [(shard.rows, shard.labels) for shard in job.shards]
-        optimum = find_optimum(shards, job.meter.size, job.loss, job.penalty, job.dimension, job.meter.total)
+        optimum = _reference(job)
     stops = list(range(job.evaluate_every, config.rounds, job.evaluate_every)) if job.evaluate_every else []
     evaluation: Evaluation | None = None
     started, begin, training = time.time(), time.perf_counter(), 0.0
@@ -146,6 +143,19 @@ def train(job: Job, directory: RunDirectory) -> int:
         _say(table(summary, directory.path))
     job.meter.close()
     return 0
+
+
+def _reference(job: Job) -> Any:
+    """Return the optimum of the distributed objective, and what certifies it."""
+    from dpmpi.losses import LOSSES  # noqa: PLC0415 - with the next import
+    from dpmpi.reference import find_mean, find_optimum  # noqa: PLC0415 - brings scipy
+
+    if job.config.loss == "mean":
+        problems = [seat.agent.problem for seat in job.engine.seats]
+        return find_mean(problems, job.meter.size, job.penalty, job.dimension, job.meter.total)
+    shards = [(shard.rows, shard.labels) for shard in job.shards]
+    loss = LOSSES[job.config.loss]
+    return find_optimum(shards, job.meter.size, loss, job.penalty, job.dimension, job.meter.total)
 
 
 def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def summarise(
     epsilons = [record["epsilon"] for record in ranks]
     best = None if optimum is None else optimum.value
     training = max(record["training_seconds"] for record in ranks)
-    graph, active = job.schedule.graph, [record["active_rounds"] for record in ranks]
+    graph = job.schedule.graph
     return {
         "dpmpi": __version__,
         "run": job.run,
@@ -96,7 +96,7 @@ def summarise(
             "adversary": config.adversary,
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
-            "epsilon_theorem": claimed_epsilon(config, min(job.records), active, min(job.sigmas)),
+            "epsilon_theorem": claimed_epsilon(job.prospect, min(job.sigmas)),
             "budget": config.epsilon,
             "evaluation_outside_guarantee": job.evaluate_every > 0 or config.reference,
             "insecure_noise": config.insecure_noise_seed is not None,

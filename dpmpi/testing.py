@@ -11,6 +11,7 @@ carried over from one run to the next:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import Agent, Algorithm, Array, Channel, Event, Mechanism, Query, Sampling, Transport
+from dpmpi.core import Agent, Array, Channel, Event, Mechanism, Query, Sampling, Transport
 from dpmpi.engine import Engine, Seat
 from dpmpi.exchange.plain import PlainExchange
 from dpmpi.graphs import make_graph
-from dpmpi.losses import LOSSES
+from dpmpi.methods import Method
 from dpmpi.penalties import Regulariser
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import recorded_spending
-from dpmpi.privacy.mechanisms import DeafMechanism, NoNoise
-from dpmpi.problem import Batch, LocalProblem
+from dpmpi.privacy.mechanisms import DeafMechanism, NoNoise, make_mechanism, pricing
+from dpmpi.problem import Batch, make_problem, make_terms, mean_lipschitz
 from dpmpi.rng import PrivateStream, insecure_key
 from dpmpi.rows import Dense, Rows
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
@@ -66,34 +67,51 @@ class Tap:
 
 
 def simulate(  # noqa: PLR0913 - the settings of a run
-    algorithm: Algorithm[Any],
+    algorithm: Method,
     shards: Sequence[Records],
     rounds: int,
     *,
+    graph: str = "ring",
     schedule: StaticSchedule | SampledSchedule | None = None,
     loss: str = "hinge",
     penalty: Regulariser = Regulariser(l2=0.01),  # noqa: B008 - frozen
     batch: str = "full",
     lipschitz: float = 1.0,
+    radius: float = 1.0,
     mechanism: MakeMechanism = lambda rank, dimension: NoNoise(),
     seed: int = 0,
     tap: Callable[[Transport], Any] | None = None,
+    make_agent: type[Agent] = Agent,
+    transport: Transport | None = None,
 ) -> Engine:
-    """Run an algorithm on loopback over the given shards and return its engine after the last round."""
+    """Run an algorithm over the shards of all ranks, on loopback by default; return its engine after the last round.
+
+    `radius` bounds the records of the mean loss, whose L follows from it; for other losses, rows are taken to have norm
+    at most 1.
+    """
     n = len(shards)
-    transport: Any = LoopbackTransport(n)
+    transport = transport or LoopbackTransport(n)
     if tap is not None:
         transport = tap(transport)
     if schedule is None:
-        sampled = getattr(algorithm, "schedule", "static") == "sampled"
-        schedule = make_schedule(make_graph("ring", n, 0), "metropolis", 1 if sampled else None, 0)
-    seats = []
-    for rank, (rows, labels) in enumerate(shards):
-        stream = PrivateStream(insecure_key(seed, rank), "batch")
-        problem = LocalProblem(rows, labels, LOSSES[loss], Batch.parse(batch), lipschitz, stream)
-        agent = Agent(
-            rank, n, rows.dimension, schedule.share, problem, penalty, mechanism(rank, rows.dimension), Recorder()
-        )
+        sampled = algorithm.schedule == "sampled"
+        schedule = make_schedule(make_graph(graph, n, 0), "metropolis", 1 if sampled else None, 0)
+    seats, active = [], schedule.active_counts(1, rounds + 1).tolist()
+    for rank in transport.ranks:
+        rows, labels = shards[rank]
+        drawn = Batch.parse(batch)
+        L = mean_lipschitz(radius, rows.dimension) if loss == "mean" else lipschitz
+        problem = make_problem(rows, labels, loss, drawn, L, PrivateStream(insecure_key(seed, rank), "batch"), radius)
+        terms = make_terms(
+            rank=rank, schedule=schedule, rounds=rounds, active_rounds=active[rank], dimension=rows.dimension,
+            lipschitz=L, sampling=drawn.sampling(rows.count), loss=loss, normalized=True, penalty=penalty,
+            bounded=penalty.domain is not None,
+        )  # fmt: skip
+        algorithm.check(terms)
+        agent = make_agent(
+            rank, schedule.share, terms, problem, penalty, mechanism(rank, algorithm.width(rows.dimension)), Recorder(),
+            PrivateStream(insecure_key(seed, rank), "weights"),
+        )  # fmt: skip
         seats.append(Seat(agent, algorithm.start(agent), PlainExchange(transport, rank, n)))
     engine = Engine(algorithm, schedule, transport, seats)
     engine.advance(rounds)
@@ -116,13 +134,11 @@ def deaf(rank: int, dimension: int) -> DeafMechanism:
     return DeafMechanism(0.1, PrivateStream(insecure_key(0, rank), "noise"), dimension)
 
 
-def check_no_leak(
-    make: Callable[[], Algorithm[Any]], *, n: int = 5, rounds: int = 12, batch: str = "full", loss: str = "hinge"
-) -> None:
+def check_no_leak(make: Callable[[], Method], *, n: int = 5, rounds: int = 12, **settings: Any) -> None:
     """Raise AssertionError if a byte on the wire depends on the data other than through a release.
 
     The mechanism is deaf, so releases carry nothing. Whatever still differs between two unrelated data sets got out by
-    another way.
+    another way. `settings` are those of `simulate`.
     """
 
     def wire(seed: int) -> list[tuple[int, int, int, bytes]]:
@@ -132,8 +148,7 @@ def check_no_leak(
             taps.append(Tap(transport))
             return taps[0]
 
-        shards = random_shards(n, 30, 7, seed)
-        simulate(make(), shards, rounds, batch=batch, loss=loss, mechanism=deaf, tap=tap)
+        simulate(make(), random_shards(n, 30, 7, seed), rounds, mechanism=deaf, tap=tap, **settings)
         return sorted(taps[0].heard)
 
     first, second = wire(1), wire(2)
@@ -145,56 +160,96 @@ def check_no_leak(
             raise AssertionError(f"what rank {rank} sends in round {round_}, hop {hop} depends on unreleased data")
 
 
+@dataclass
+class _Asked:
+    """A query as it was asked: its parts, and what it declared."""
+
+    sensitivity: float
+    parts: list[Array]
+
+
+class _Listening(Agent):
+    """An agent that remembers its queries."""
+
+    asked: list[_Asked]
+
+    def _admits(self, query: Query, scale: float, part: int) -> bool:
+        if part == 0:
+            self.asked = [*getattr(self, "asked", []), _Asked(query.sensitivity, [])]
+        self.asked[-1].parts.append(query.value.copy())
+        return super()._admits(query, scale, part)
+
+
 def check_sensitivity(
-    make: Callable[[], Algorithm[Any]],
-    *,
-    n: int = 3,
-    rounds: int = 6,
-    batch: str = "full",
-    loss: str = "hinge",
-    lipschitz: float = 1.0,
+    make: Callable[[], Method], *, n: int = 3, rounds: int = 6, lipschitz: float = 1.0, **settings: Any
 ) -> None:
     """Raise AssertionError if replacing one record moves a query further than it declared.
 
     The neighbouring records are adversarial: opposite, huge, zero and aligned with each other. The mechanism is deaf,
-    so both runs are at the same point when they ask, and the batches hold the same positions.
+    so both runs are at the same point when they ask, and the batches hold the same positions. `settings` are those of
+    `simulate`. Methods that rely on a bound of the rows' norm are shown rows scaled to it.
     """
     m, victim = 7, 1
     extreme = [scale * np.eye(m)[0] for scale in (1.0, -1.0, 1e6, 0.0)] + [np.full(m, 1e3)]
+    if settings.pop("normalized", False):
+        extreme = [row / max(1.0, float(np.linalg.norm(row))) for row in extreme]
     records = [(row, label) for row in extreme for label in (-1.0, 1.0)]
 
-    def queries(position: int, row: Array, label: float) -> list[tuple[Array, float]]:
+    def queries(position: int, row: Array, label: float) -> list[_Asked]:
         shards = random_shards(n, 10, m, 3)
         X = shards[victim][0].matrix.copy()  # type: ignore[union-attr]
         y = shards[victim][1].copy()
         X[position], y[position] = row, label
         shards[victim] = (Dense(X), y)
-        asked: list[tuple[Array, float]] = []
-
-
-        class Listening(DeafMechanism):
-            def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
-                asked.append((query.value.copy(), query.sensitivity))
-                return super().event(query, scale)
-
-        def mechanism(rank: int, dimension: int) -> Mechanism:
-            stream = PrivateStream(insecure_key(0, rank), "noise")
-            return (Listening if rank == victim else DeafMechanism)(0.1, stream, dimension)
-
-        simulate(make(), shards, rounds, batch=batch, loss=loss, lipschitz=lipschitz, mechanism=mechanism)
+        engine = simulate(
+            make(), shards, rounds, mechanism=deaf, lipschitz=lipschitz, make_agent=_Listening, **settings
+        )
+        agent: Any = engine.seats[victim].agent
+        asked: list[_Asked] = agent.asked
         return asked
 
     for position in (0, 9):
         runs = [queries(position, row, label) for row, label in records]
         for i, one in enumerate(runs):
             for j, other in enumerate(runs[:i]):
-                for k, ((value, bound), (neighbour, _)) in enumerate(zip(one, other, strict=True)):
-                    moved = float(np.linalg.norm(value - neighbour))
-                    if moved > bound * (1 + 1e-9):
+                for k, (mine, yours) in enumerate(zip(one, other, strict=True)):
+                    moved = math.hypot(
+                        *(float(np.linalg.norm(a - b)) for a, b in zip(mine.parts, yours.parts, strict=True))
+                    )
+                    if moved > mine.sensitivity * (1 + 1e-9):
                         raise AssertionError(
-                            f"query {k} moved by {moved:.6g}, but declares a sensitivity of {bound:.6g}: record "
-                            f"{position} was {records[i]} and {records[j]}"
+                            f"query {k} moved by {moved:.6g}, but declares a sensitivity of {mine.sensitivity:.6g}: "
+                            f"record {position} was {records[i]} and {records[j]}"
                         )
+
+
+def check_releases(make: Callable[[], Method], *, n: int = 5, rounds: int = 12, **settings: Any) -> None:
+    """Raise AssertionError if a run charges other events, or in another order, than the method foresaw.
+
+    Noise is calibrated to, and ledgers are written ahead by, what `releases` says.
+    """
+    algorithm = make()
+    kind = algorithm.mechanisms[0]
+
+    def noisy(rank: int, dimension: int) -> Mechanism:
+        return make_mechanism(kind, 0.3, insecure_key(0, rank), dimension)
+
+    engine = simulate(algorithm, random_shards(n, 30, 7, 1), rounds, mechanism=noisy, **settings)
+    for seat in engine.seats:
+        agent = seat.agent
+        price = pricing(kind, 0.3, algorithm.width(agent.dimension))
+        foreseen = [
+            price.event(planned.sensitivity, agent.terms.sampling, planned.scale, planned.extra)
+            for planned in algorithm.releases(agent.terms)
+            for _ in range(planned.count)
+        ]
+        charged = [event for _, event in agent.charges.charged]  # type: ignore[attr-defined]
+        if charged != foreseen:
+            first = next(k for k in range(10**9) if charged[k : k + 1] != foreseen[k : k + 1])
+            raise AssertionError(
+                f"rank {agent.rank} charged {len(charged)} releases, foreseen were {len(foreseen)}; number {first} is "
+                f"{charged[first : first + 1]}, foreseen was {foreseen[first : first + 1]}"
+            )
 
 
 def check_mechanism(make: Callable[[int], Mechanism], *, dimension: int = 4000) -> None:

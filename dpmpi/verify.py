@@ -26,12 +26,11 @@ from typing import Any
 
 from dpmpi.config import Config, Parser, from_values
 from dpmpi.errors import ConfigError, DpmpiError
-from dpmpi.planning import planned_releases, schedule_of, spent_epsilon
+from dpmpi.planning import Prospect, prospect_of, schedule_of, source_of, spent_epsilon
 from dpmpi.privacy.accountants import rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import recorded_runs
 from dpmpi.rundir import RunDirectory
-from dpmpi.schedules import SampledSchedule, StaticSchedule
 
 TOLERANCE = 0.005
 """Two accountants discretise differently; a claim may be below the replay by this fraction."""
@@ -72,10 +71,9 @@ def pld_epsilon(spending: Counter[ReleaseEvent], delta: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
-def replay(
-    rank: int, path: Path, summary: dict[str, Any], config: Config, schedule: StaticSchedule | SampledSchedule
-) -> Replay:
+def replay(rank: int, path: Path, summary: dict[str, Any], prospect: Prospect) -> Replay:
     """Check and price one rank's ledger against the summary and the schedule."""
+    config, schedule = prospect.config, prospect.schedule
     try:
         runs = [found for found in recorded_runs(path) if found[0].get("run") == summary["run"]]
     except DpmpiError as error:
@@ -93,11 +91,12 @@ def replay(
         "insecure_noise": (privacy["insecure_noise"], header["insecure_noise"]),
     }  # fmt: skip
     rounds = [t for t, _ in schedule.rounds(rank, 1, config.rounds + 1)]
-    messages = sum(len(near.peers) for _, near in schedule.rounds(rank, 1, config.rounds + 1))
-    said |= {"active_rounds": (record["active_rounds"], len(rounds)), "messages": (record["messages_sent"], messages)}
+    said |= {"active_rounds": (record["active_rounds"], len(rounds))}
+    if not prospect.method.ends_early() or record["messages_sent"] > prospect.messages(rank):
+        said |= {"messages": (record["messages_sent"], prospect.messages(rank))}
     problems += [f"the summary says {name} {a}, it was {b}" for name, (a, b) in said.items() if a != b]
     stopped = math.inf if record["stopped"] is None else record["stopped"]
-    spoke = planned_releases(config, sum(t < stopped for t in rounds))
+    spoke = prospect.planned_releases(rank, sum(t < stopped for t in rounds))
     charges = spending.total()
     if charges < spoke:
         problems.append(f"charges {charges} releases, but the wire carried {spoke}")
@@ -141,11 +140,14 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) ->
     if summary["batch"] != config.batch:
         config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
     schedule = schedule_of(config, summary["ranks"])
+    radius = getattr(source_of(config), "radius", None)
+    records = [record["samples"] for record in summary["per_rank"]]
+    prospect = prospect_of(config, schedule, records, summary["dimension"], radius)
     found = []
     for rank in range(summary["ranks"]):
         ledger = directory.ledger(rank) if config.ledger is None else Path(config.ledger) / f"rank-{rank:03d}.jsonl"
         if ledger.exists():
-            found.append(replay(rank, ledger, summary, config, schedule))
+            found.append(replay(rank, ledger, summary, prospect))
         else:
             found.append(Replay(rank, problems=(f"no ledger at {ledger}",)))
     claims, total = [record["epsilon"] for record in summary["per_rank"]], summary["privacy"]["epsilon"]

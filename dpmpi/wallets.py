@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from dpmpi.agreement import everyone, on_first
-from dpmpi.config import Config
 from dpmpi.core import Transport
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError
-from dpmpi.planning import allowance, filter_order, planned_releases, read_budget, release_event
+from dpmpi.planning import Prospect, allowance, filter_order, read_budget
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import read_ledger, recorded_spending
 from dpmpi.rng import fresh_key
@@ -37,10 +36,11 @@ class Wallet:
 
 
 def open_wallets(
-    config: Config, transport: Transport, ledger_path: Callable[[int], Path], shards: Sequence[Shard],
-    records: Sequence[int], sigmas: Sequence[float], active: Sequence[int], stack: ExitStack,
+    prospect: Prospect, transport: Transport, ledger_path: Callable[[int], Path], shards: Sequence[Shard],
+    sigmas: Sequence[float], stack: ExitStack,
 ) -> dict[int, Wallet]:  # fmt: skip
     """Return the wallets of the ranks in this process, after reading their budgets and what earlier runs spent."""
+    config = prospect.config
     earlier: dict[int, Counter[ReleaseEvent]] = {}
     budgets: dict[int, float | None] = {}
     orders: dict[int, int] = {}
@@ -68,11 +68,11 @@ def open_wallets(
 
     def allow(rank: int) -> tuple[int | None, int]:
         budget, order, spent = known[rank]
-        event, planned = release_event(config, records[rank], sigmas[rank]), planned_releases(config, active[rank])
+        planned = prospect.events(prospect.terms(rank), sigmas[rank])
         before = {ReleaseEvent.from_dict(fields): count for fields, count in spent}
         if order is None:
-            order = filter_order(event, planned, budget or config.epsilon or 1.0, config.delta)
-        allowed = None if budget is None else allowance(event, planned, before, budget, config.delta, order)
+            order = filter_order(planned, budget or config.epsilon or 1.0, config.delta)
+        allowed = None if budget is None else allowance(planned, before, budget, config.delta, order)
         return allowed, order
 
     plain = config.budget is None and config.ledger is None
@@ -80,8 +80,7 @@ def open_wallets(
         transport, lambda: [allow(rank) for rank in range(transport.size)]
     )  # fmt: skip
     return {
-        k: Wallet(path(k), earlier[k], budgets[k], found[k][0], found[k][1], owners.get(k))
-        for k in transport.ranks
+        k: Wallet(path(k), earlier[k], budgets[k], found[k][0], found[k][1], owners.get(k)) for k in transport.ranks
     }
 
 

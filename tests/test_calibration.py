@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
 from dpmpi.planning import live_epsilon, spent_epsilon
+from dpmpi.privacy import calibration
 from dpmpi.privacy.accountants import certified_epsilon
-from dpmpi.privacy.calibration import auto_batch, calibrate, check_delta
+from dpmpi.privacy.calibration import auto_batch, check_delta
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import GaussianFilter
 from dpmpi.privacy.gdp import gdp_mu
 from dpmpi.verify import pld_epsilon
 
 EXAMPLES = int(os.environ.get("DPMPI_EXAMPLES", "6"))
+
+
+def calibrate(kind, sensitivity, sampling, releases, epsilon, delta):
+    """The noise scale of so many equal releases."""
+    return calibration.calibrate(
+        lambda scale: {ReleaseEvent(kind, scale, sensitivity, sampling): releases}, epsilon, delta
+    )
 
 
 def reached(kind, sensitivity, sampling, releases, epsilon, delta):

@@ -5,10 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from dpmpi.core import Sampling
+from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.rng import insecure_key
 from dpmpi.testing import check_ledger, check_mechanism
+
+EVENT = ReleaseEvent("gaussian", 1.0, 1.0, Sampling("full", 10.0, 10))
 
 
 @pytest.mark.parametrize("sigma", [1e-6, 0.05, 3.0])
@@ -73,7 +77,7 @@ def test_our_ledger_never_says_too_little(tmp_path):
     ledgers = []
 
     def make(path, expected):
-        ledgers.append(Ledger(path, {}, expected))
+        ledgers.append(Ledger(path, {}, [(EVENT, expected)]))
         return ledgers[-1]
 
     check_ledger(make, tmp_path)
@@ -105,7 +109,7 @@ def test_a_broken_ledger_is_found(tmp_path, bug, message):
     made = []
 
     def make(path, expected):
-        made.append(bug(path, {}, expected))
+        made.append(bug(path, {}, [(EVENT, expected)]))
         return made[-1]
 
     with pytest.raises(AssertionError, match=message):

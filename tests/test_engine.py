@@ -8,12 +8,15 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from dpmpi.core import TRAILER_BYTES, Agent, Gather, Mix, Neighbourhood, Sum, public
+from dpmpi.core import TRAILER_BYTES, Agent, Gather, Mix, Neighbourhood, NeighbourSum, Sampling, Sum, public
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ProtocolError
 from dpmpi.exchange.plain import PlainExchange
 from dpmpi.graphs import make_graph, mixing_matrix
+from dpmpi.methods import Method
+from dpmpi.penalties import Regulariser
 from dpmpi.privacy.mechanisms import NoNoise
+from dpmpi.problem import make_terms
 from dpmpi.schedules import make_schedule
 from dpmpi.testing import Recorder
 from dpmpi.transport.loopback import LoopbackTransport
@@ -21,24 +24,25 @@ from dpmpi.transport.meter import Meter
 
 
 @dataclass(frozen=True)
-class Talk:
+class Talk(Method):
     """Says one of each in every round."""
 
     length: int = 3
 
     def start(self, agent):
-        return {"mixed": [], "heard": [], "sum": []}
+        return {"mixed": [], "heard": [], "around": [], "sum": []}
 
     def round(self, agent, state, t):
         v = np.arange(self.length, dtype=float) + 10.0 * agent.rank + 0.1 * t
         state["mixed"].append((yield Mix(public(v, because="a constant"))).copy())
         state["heard"].append({j: h.copy() for j, h in (yield Gather(public(v, because="a constant"))).items()})
+        state["around"].append((yield NeighbourSum(public(v, because="a constant"))).copy())
         state["sum"].append((yield Sum(public(v[:2], because="a constant"))).copy())
 
     def model(self, agent, state, t, out):
         out[:] = 0
 
-    def releases(self, active_rounds):
+    def releases(self, terms):
         return []
 
 
@@ -46,7 +50,11 @@ def make_engine(algorithm, schedule, transport, dimension=3):
     n = schedule.size
     seats = []
     for rank in range(n):
-        agent = Agent(rank, n, dimension, schedule.share, None, None, NoNoise(), Recorder())
+        terms = make_terms(
+            rank=rank, schedule=schedule, rounds=1, active_rounds=1, dimension=dimension, lipschitz=1.0,
+            sampling=Sampling("full", 1.0, 1), loss="hinge", normalized=True, penalty=Regulariser(), bounded=False,
+        )  # fmt: skip
+        agent = Agent(rank, schedule.share, terms, None, None, NoNoise(), Recorder(), None)
         seats.append(Seat(agent, algorithm.start(agent), PlainExchange(transport, rank, n)))
     return Engine(algorithm, schedule, transport, seats)
 
@@ -66,6 +74,8 @@ def test_requests_get_their_answers(graph):
             assert tuple(heard) == schedule.graph.neighbours(i)
             for j, vector in heard.items():
                 np.testing.assert_array_equal(vector, V[j])
+            around = sum((V[j] for j in schedule.graph.neighbours(i)), np.zeros(3))
+            np.testing.assert_allclose(seat.state["around"][t - 1], around, atol=1e-12)
             np.testing.assert_allclose(seat.state["sum"][t - 1], V[:, :2].sum(axis=0), atol=1e-12)
 
 
@@ -82,10 +92,10 @@ def test_the_meter_counts_every_message():
     make_engine(Talk(), schedule, meter).advance(5)
     hub, leaf = meter.traffic(0), meter.traffic(2)
     assert sorted(hub) == [1, 2, 3]
-    # To each neighbour: Mix and Gather of 3 numbers; to everyone: Sum of 2.
-    assert hub[1].messages_sent == hub[1].messages_received == 5 * 3
-    assert hub[1].payload_bytes_sent == 5 * 8 * (3 + 3 + 2)
-    assert hub[1].bytes_sent == hub[1].payload_bytes_sent + 15 * TRAILER_BYTES
+    # To each neighbour: Mix, Gather and NeighbourSum of 3 numbers; to everyone: Sum of 2.
+    assert hub[1].messages_sent == hub[1].messages_received == 5 * 4
+    assert hub[1].payload_bytes_sent == 5 * 8 * (3 + 3 + 3 + 2)
+    assert hub[1].bytes_sent == hub[1].payload_bytes_sent + 20 * TRAILER_BYTES
     assert leaf[0].bytes_received == hub[2].bytes_sent
     assert leaf[1].messages_sent == 5
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 import stat
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from dpmpi.config import Config
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
-from dpmpi.planning import allowance, filter_order, noise_levels, read_budget
+from dpmpi.planning import Prospect, allowance, filter_order, noise_levels, read_budget, schedule_of
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import GaussianFilter, RdpFilter
+from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.ledger import Ledger, read_ledger, recorded_spending
 from dpmpi.run import main
 from dpmpi.verify import verify
@@ -73,7 +75,7 @@ def test_a_broken_ledger_is_refused(tmp_path, capsys):
     flags = ["--ledger", str(tmp_path / "ledger"), "--noise", "1"]
     run(tmp_path / "one", *flags)
     path = tmp_path / "ledger" / "rank-001.jsonl"
-    path.write_text(path.read_text().replace('"count":40', '"count":4'))
+    path.write_text(path.read_text().replace(',40]', ',4]'))
     assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
     assert "the hash chain is broken" in capsys.readouterr().err
 
@@ -117,10 +119,10 @@ def test_a_ledger_that_charges_less_than_the_wire_carried(tmp_path):
     header, event = None, None
     for entry in read_ledger(path):
         header = entry if entry["type"] == "header" else header
-        event = ReleaseEvent.from_dict(entry["event"]) if entry["type"] == "reserve" else event
+        event = ReleaseEvent.from_dict(entry["events"][0][0]) if entry["type"] == "reserve" else event
     path.unlink()
     fields = {name: value for name, value in header.items() if name not in ("seq", "type", "prev")}
-    with Ledger(path, fields, expected=40) as ledger:
+    with Ledger(path, fields, plan=[(event, 40)]) as ledger:
         for t in range(35):
             ledger.charge(event, t)
     assert "charges 35 releases, but the wire carried 40" in verify(tmp_path / "run")[1].problems[0]
@@ -216,13 +218,26 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.sampling.kind)
 def test_what_is_allowed_fits_whatever_was_spent_before(event):
-    order = filter_order(event, 100, 1.0, 1e-5)
-    fresh = allowance(event, 10_000, {}, 1.0, 1e-5, order)
+    order = filter_order([(event, 100)], 1.0, 1e-5)
+    fresh = allowance([(event, 10_000)], {}, 1.0, 1e-5, order)
     assert certified_epsilon({event: fresh}, 1e-5) <= 1.0 < certified_epsilon({event: fresh + 1}, 1e-5)
     for before in (1, fresh // 3, fresh):
-        more = allowance(event, 10_000, {event: before}, 1.0, 1e-5, order)
+        more = allowance([(event, 10_000)], {event: before}, 1.0, 1e-5, order)
         assert certified_epsilon({event: before + more}, 1e-5) <= 1.0
-    assert allowance(event, 10_000, {event: 100 * fresh}, 1.0, 1e-5, order) == 0
+    assert allowance([(event, 10_000)], {event: 100 * fresh}, 1.0, 1e-5, order) == 0
+
+
+def test_a_budget_allows_the_first_of_changing_releases():
+    planned = [(ReleaseEvent("gaussian", 5.0 + t, 0.5, Sampling("full", 100.0, 100)), 1) for t in range(400)]
+    cost = [gdp_epsilon(math.sqrt(sum((0.5 / (5.0 + t)) ** 2 for t in range(k))), 1e-5) for k in (1, 400)]
+    budget = 0.5 * (cost[0] + cost[1])
+    allowed = allowance(planned, {}, budget, 1e-5, 2)
+    assert 0 < allowed < 400
+    spent = [certified_epsilon(dict(planned[:k]), 1e-5) for k in (allowed, allowed + 1)]
+    assert spent[0] <= budget < spent[1]
+    again = allowance(planned, {planned[0][0]: 1}, budget, 1e-5, 2)
+    assert 0 < again < allowed
+    assert certified_epsilon(Counter(dict(planned[:again])) + Counter([planned[0][0]]), 1e-5) <= budget
 
 
 def test_no_filter_admits_anything_after_a_release_without_noise():
@@ -230,7 +245,7 @@ def test_no_filter_admits_anything_after_a_release_without_noise():
     for order in (2, 2.0):
         assert RdpFilter(5.0, 1e-5, order).cost(bare) == math.inf
     assert GaussianFilter(5.0, 1e-5).cost(bare) == math.inf
-    assert all(allowance(event, 100, {bare: 1}, 5.0, 1e-5, 2) == 0 for event in EVENTS)
+    assert all(allowance([(event, 100)], {bare: 1}, 5.0, 1e-5, 2) == 0 for event in EVENTS)
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "{tmp}/missing.toml", "{tmp}/text.toml", "{tmp}/list.toml"])
@@ -249,7 +264,9 @@ def test_who_sees_the_model_alone_is_promised_no_more(tmp_path):
 
 def test_a_rank_that_never_speaks_has_noise_all_the_same():
     config = Config(algorithm="sampled-dda", epsilon=1.0, rounds=10)
-    assert all(sigma > 0 for sigma in noise_levels(config, [100, 100, 100], [0, 10, 10]))
+    schedule = schedule_of(config, 3)
+    prospect = Prospect(config, schedule, (100, 100, 100), (0, 10, 10), 5, 1.0)
+    assert all(sigma > 0 for sigma in noise_levels(prospect))
 
 
 def test_private_words_do_not_reach_the_message(tmp_path, capsys):

@@ -1,10 +1,9 @@
 """The methods: one file each, one line here."""
 
-from typing import Any
-
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging, SampledDualAveraging
+from dpmpi.methods import Method
 
-ALGORITHMS: dict[str, type[Any]] = {
+ALGORITHMS: dict[str, type[Method]] = {
     "dda": ConventionalDualAveraging,
     "dp-dda": DualAveraging,
     "sampled-dda": SampledDualAveraging,

@@ -37,6 +37,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dpmpi.core import Agent, Array, Mix, Steps, public
+from dpmpi.methods import Method
 
 WHY_PUBLIC = "a weighted sum of releases"
 
@@ -54,10 +55,8 @@ class State:
 
 
 @dataclass(frozen=True)
-class DualAveraging:
+class DualAveraging(Method):
     """Dual averaging with weights a_t = t and constant gamma, which suit a strongly convex h [LJS22]."""
-
-    schedule: ClassVar[Literal["static", "sampled"]] = "static"
 
     weighting: Literal["linear", "constant"] = field(default="linear", metadata={"help": "a_t = t or a_t = 1"})
     gamma: float = field(default=20.0, metadata={"minimum": 0.0, "help": "weight of |x|^2/2 in the dual step"})
@@ -90,10 +89,6 @@ class DualAveraging:
         np.copyto(out, state.total)
         self._add_slept(agent, state, t + 1, out)
         out /= self._A(t)
-
-    def releases(self, active_rounds: int) -> list[tuple[float, int]]:
-        """One release per active round, at the full noise scale."""
-        return [(1.0, active_rounds)]
 
     def _add_slept(self, agent: Agent, state: State, t: int, total: Array) -> None:
         """Add a_s x(s) for last < s < t, in which z did not change."""

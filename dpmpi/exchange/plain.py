@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import Array, Channel, Gather, Mix, Neighbourhood, Request, Sum, Transport
+from dpmpi.core import Array, Channel, Gather, Mix, Neighbourhood, NeighbourSum, Request, Sum, Transport
 
 
 class _Link:
@@ -41,6 +41,13 @@ class _Link:
         for vector, weight in terms:
             multiply(vector, weight, scratch)
             add(out, scratch, out)
+        return out
+
+    def plain_sum(self, out: Array) -> Array:
+        """Write the sum of the peers' vectors to `out`, in rank order."""
+        out.fill(0.0)
+        for vector in self.heard.values():
+            np.add(out, vector, out)
         return out
 
 
@@ -74,9 +81,11 @@ class PlainExchange:
         self._hop += 1
         if kind is Mix or kind is Sum:
             return link.weighted_sum(turn, link.answer if request.out is None else request.out)
+        if kind is NeighbourSum:
+            return link.plain_sum(link.answer if request.out is None else request.out)
         if kind is Gather:
             return link.heard
-        raise TypeError(f"the plain exchange serves Mix, Gather and Sum, got {kind.__name__}")
+        raise TypeError(f"the plain exchange serves Mix, NeighbourSum, Gather and Sum, got {kind.__name__}")
 
     def _link(self, near: Neighbourhood, length: int) -> _Link:
         link = self._links.get((near, length))

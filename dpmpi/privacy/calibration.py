@@ -2,10 +2,11 @@
 
 Per rank, as shards differ in size. The noise is the smallest whose certified epsilon stays within the target:
 
-    scale* = min { scale : certified_epsilon(releases at that scale, delta) <= epsilon }                (1)
+    sigma* = min { sigma : certified_epsilon(releases at that noise, delta) <= epsilon }                (1)
 
-found in closed form for Gaussian noise on all records, sensitivity sqrt(T) / mu(epsilon, delta), and elsewhere by a
-search on log scale. Poisson batches cost at most 1% more noise than all records do once they hold
+found in closed form for Gaussian noise on all records, sqrt(sum of (sensitivity/relative scale)^2) / mu(epsilon,
+delta), and elsewhere by a search on log scale. Poisson batches cost at most 1% more noise than all records do once
+they hold
 
     b* = 1.5 q mu(epsilon, delta) / sqrt(T)                                                             (2)
 
@@ -15,13 +16,12 @@ of the q records in expectation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.accountants import certified_epsilon
-from dpmpi.privacy.events import Noise, ReleaseEvent
+from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.gdp import gdp_mu
 
 _TIGHT = 0.995  # the search ends when the certified epsilon is above this fraction of the target
@@ -43,42 +43,45 @@ def _check_target(releases: int, epsilon: float, delta: float) -> None:
 
 
 def calibrate(
-    kind: Noise,
-    sensitivity: float,
-    sampling: Sampling,
-    releases: int,
-    epsilon: float,
-    delta: float,
-    cache: Path | None = None,
+    events: Callable[[float], Mapping[ReleaseEvent, int]], epsilon: float, delta: float, cache: Path | None = None
 ) -> float:
-    """Return the smallest noise scale (1), rounded up; `kind`, `sensitivity`, `sampling` as in `ReleaseEvent`."""
-    _check_target(releases, epsilon, delta)
-    if kind == "none":
-        raise ConfigError("noise 'none' cannot be calibrated: choose a kind of noise, or leave epsilon and delta out")
-    if not 0 < sensitivity < math.inf:
-        raise ConfigError(f"the sensitivity must be positive and finite, found {sensitivity}")
-    if delta == 0 and kind in ("gaussian", "discrete-gaussian"):
-        raise ConfigError(f"{kind} noise needs delta > 0, found 0: choose a delta, or laplace noise")
-    rate = 1.0 if sampling.kind == "full" else sampling.rate
-    ever = -math.expm1(releases * math.log1p(-rate)) if rate < 1 else 1.0
+    """Return the smallest noise (1), rounded up: `events(sigma)` are the releases under noise of level `sigma`."""
+    unit = events(1.0)
+    _check_target(sum(unit.values()), epsilon, delta)
+    for event in unit:
+        if event.noise == "none":
+            raise ConfigError("noise 'none' cannot be calibrated: choose a noise, or leave epsilon and delta out")
+        if not 0 < event.sensitivity < math.inf:
+            raise ConfigError(f"the sensitivity must be positive and finite, found {event.sensitivity}")
+        if delta == 0 and event.noise in ("gaussian", "discrete-gaussian"):
+            raise ConfigError(f"{event.noise} noise needs delta > 0, found 0: choose a delta, or pure noise")
+    sampled = {event: 1.0 if event.sampling.kind == "full" else event.sampling.rate for event in unit}
+    seldom = math.fsum(math.log1p(-rate) * unit[e] if rate < 1 else -math.inf for e, rate in sampled.items())
+    ever = -math.expm1(seldom)
     if ever <= delta:
+        records = min(event.sampling.records for event in unit)
         raise ConfigError(
-            f"delta {delta:g} certifies no noise at all: a record takes part in any of {releases} releases with "
-            f"probability {ever:.3g} only; choose a delta below 1/records = {1 / sampling.records:.3g}"
+            f"delta {delta:g} certifies no noise at all: a record takes part in any of {sum(unit.values())} releases "
+            f"with probability {ever:.3g} only; choose a delta below 1/records = {1 / records:.3g}"
         )
     mu = gdp_mu(epsilon, delta)
-    if kind == "gaussian" and rate == 1:
-        return _round_up(sensitivity * math.sqrt(releases) / mu)
+    # 1/z^2 of all releases together: at noise sigma it is square / sigma^2, if no pure loss comes on top
+    square = math.fsum(count * (e.sensitivity / e.scale) ** 2 for e, count in unit.items())
+    if min(sampled.values()) == 1 and all(event.noise == "gaussian" for event in unit):
+        return _round_up(math.sqrt(square) / mu)
 
-    def cost(scale: float) -> float:
-        return certified_epsilon({ReleaseEvent(kind, scale, sensitivity, sampling): releases}, delta, cache)
+    def cost(sigma: float) -> float:
+        return certified_epsilon(events(sigma), delta, cache)
 
     if delta == 0:
-        guess = sensitivity * releases / epsilon
+        guess = math.fsum(count * e.sensitivity / e.scale for e, count in unit.items()) / epsilon
     else:  # many small losses, or a few large ones: whichever asks for more
+        rate = max(sampled.values())
         rare = gdp_mu(math.log1p(math.expm1(min(epsilon, 500.0)) / rate), delta / ever)
-        half = 0.5 if sampling.kind == "poisson" else 1.0  # a record that comes in moves half as far as one replaced
-        guess = sensitivity * max(rate * math.sqrt(releases) / mu, half / rare)
+        poisson = all(event.sampling.kind == "poisson" for event in unit)
+        half = 0.5 if poisson else 1.0  # a record that comes in moves half as far as one replaced
+        largest = max(e.sensitivity / e.scale for e in unit)
+        guess = max(rate * math.sqrt(square) / mu, half * largest / rare)
     return _search(cost, guess, epsilon)
 
 

@@ -19,21 +19,24 @@ class ReleaseEvent:
     `scale` is the noise's own parameter: the standard deviation (gaussian, discrete-gaussian), the scale b of
     exp(-|x|/b) per coordinate (laplace) or of exp(-|x|_2/b) (spherical-laplace); 0 for `none`, which costs infinity.
     `sensitivity` is the replace-one bound for a record that takes part: L2 for gaussian, discrete-gaussian and
-    spherical-laplace, L1 for laplace.
+    spherical-laplace, L1 for laplace. Where the L2 sensitivity is known too, `coordinates` says so: it is at most
+    sensitivity/sqrt(coordinates), as it is for a shift that is spread evenly over so many coordinates. Laplace only.
     """
 
     noise: Noise
     scale: float
     sensitivity: float
     sampling: Sampling
+    coordinates: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON-ready values."""
         s = self.sampling
-        return {
+        fields = {
             "noise": self.noise, "scale": self.scale, "sensitivity": self.sensitivity,
             "sampling": s.kind, "expected": s.expected, "records": s.records,
         }  # fmt: skip
+        return fields if self.coordinates == 1 else {**fields, "coordinates": self.coordinates}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ReleaseEvent:
@@ -42,9 +45,11 @@ class ReleaseEvent:
             if fields["noise"] not in get_args(Noise) or fields["sampling"] not in ("full", "poisson", "fixed"):
                 raise LedgerError(f"unknown kind of release: {fields['noise']} with {fields['sampling']} sampling")
             sampling = Sampling(fields["sampling"], float(fields["expected"]), int(fields["records"]))
-            event = cls(fields["noise"], float(fields["scale"]), float(fields["sensitivity"]), sampling)
+            coordinates = int(fields.get("coordinates", 1))
+            event = cls(fields["noise"], float(fields["scale"]), float(fields["sensitivity"]), sampling, coordinates)
             sizes = (event.scale, event.sensitivity, sampling.expected)
-            if not all(0 <= size < math.inf for size in sizes) or not 0 < sampling.expected <= sampling.records:
+            possible = 0 < sampling.expected <= sampling.records and coordinates >= 1
+            if not all(0 <= size < math.inf for size in sizes) or not possible:
                 raise LedgerError(f"impossible sizes in a release: {fields!r}")
             return event
         except (KeyError, TypeError, ValueError, OverflowError) as error:

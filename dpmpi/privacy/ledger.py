@@ -5,8 +5,9 @@ of the line without `hash`. The types are
 
     header    who, which run, under which settings; `private: false` where nothing is promised. A file that goes on
               over several runs has one for each.
-    reserve   `count` charges of `event` may be made from round `round` on; fsynced before the first of them
-    close     how many charges of the last reservation were not used
+    reserve   the charges that may be made next, from round `round` on: `events` is a list of [event, count] in order of
+              time; fsynced before the first of them
+    close     how many charges at the end of the last reservation were not used
 
 A charge is thus durable before its release exists. A crash leaves a reservation without its close, which counts in
 full: a ledger can say too much, never too little.
@@ -17,8 +18,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,25 @@ class Ledger:
     """Writes one rank's ledger. Use as a context manager: a clean exit closes the last reservation."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], expected: int = BLOCK, allowance: int | None = None
+        self, path: Path, header: dict[str, Any], plan: Sequence[tuple[Event, int]] = (), allowance: int | None = None
     ) -> None:
         """Create the file, or go on with the one that is there, and write a header.
 
-        `expected` charges are foreseen; a reservation does not exceed them. No more than `allowance` are made.
+        `plan` holds the charges that are foreseen, (event, how many times) in order of time; reservations follow it.
+        No more than `allowance` are made.
         """
         self._path = path
         self._seq = 0
         self._prev = FIRST
         self._event: Event | None = None
         self._left = 0
-        self._expected = expected if allowance is None else min(expected, allowance)
+        self._queue: deque[tuple[Event, int]] = deque()
+        """What is reserved after `_left` charges of `_event`."""
+        self._plan = deque(plan)
+        self._by_plan = False
+        self._expected = sum(count for _, count in plan) or BLOCK
+        if allowance is not None:
+            self._expected = min(self._expected, allowance)
         self._allowance = allowance
         self._spent: Counter[Event] = Counter()
         self._closed = False
@@ -79,15 +87,15 @@ class Ledger:
     def charge(self, event: Event, round_: int) -> None:
         """Charge `event`: from the current reservation, or a new one that is on disk when this returns."""
         if self._left == 0 or (event is not self._event and event != self._event):
-            self._reserve(event, round_)
+            self._go_on(event, round_)
         self._left -= 1
 
     def spending(self) -> Counter[Event]:
         """Return what this run has charged so far."""
         spent = self._spent.copy()
-        if self._event is not None:
-            spent[self._event] -= self._left
-        return spent
+        for event, count in self._unused():
+            spent[event] -= count
+        return +spent
 
     def close(self) -> None:
         """Write how many charges of the last reservation were not used; nothing can be charged after this."""
@@ -96,24 +104,55 @@ class Ledger:
             self._write("close", {"unused": 0})
             self._closed = True
 
-    def _reserve(self, event: Event, round_: int) -> None:
+    def _go_on(self, event: Event, round_: int) -> None:
+        """Make `event` the current one: the next of the reservation, or the first of a new one."""
+        if self._left == 0 and self._queue and self._queue[0][0] == event:
+            self._event, self._left = self._queue.popleft()
+            return
         if self._closed:
             raise LedgerError(f"the ledger {self._path} is closed: nothing can be charged any more")
         self._give_back()
-        if self._allowance is not None and self._spent.total() >= self._allowance:
+        made = self._spent.total()
+        if self._allowance is not None and made >= self._allowance:
             raise BudgetExceeded(f"the budget allows {self._allowance} charges, and all are made")
-        block = max(BLOCK, -(-self._expected // BLOCKS))
-        count = max(1, min(block, self._expected - self._spent.total()))
-        self._write("reserve", {"event": event.to_dict(), "count": count, "round": round_})
-        self._event, self._left = event, count
-        self._spent[event] += count
+        block = max(1, min(max(BLOCK, -(-self._expected // BLOCKS)), self._expected - made))
+        reserved = self._foreseen(event, block)
+        self._write("reserve", {"events": [[e.to_dict(), count] for e, count in reserved], "round": round_})
+        for e, count in reserved:
+            self._spent[e] += count
+        self._queue = deque(reserved)
+        self._event, self._left = self._queue.popleft()
+
+    def _foreseen(self, event: Event, block: int) -> list[tuple[Event, int]]:
+        """Take the next `block` charges from the plan; if it does not begin with `event`, that event so many times."""
+        self._by_plan = bool(self._plan) and self._plan[0][0] == event
+        if not self._by_plan:
+            return [(event, block)]
+        found: list[tuple[Event, int]] = []
+        while block and self._plan:
+            e, count = self._plan.popleft()
+            found.append((e, min(count, block)))
+            if count > block:
+                self._plan.appendleft((e, count - block))
+            block -= found[-1][1]
+        return found
+
+    def _unused(self) -> list[tuple[Event, int]]:
+        """Return what is left of the reservation, in order."""
+        return [] if self._event is None else [(self._event, self._left), *self._queue]
 
     def _give_back(self) -> None:
-        """Close the reservation: another event, or the end, interrupts it."""
-        if self._event is not None and self._left:
-            self._write("close", {"unused": self._left})
-            self._spent[self._event] -= self._left
+        """Close the reservation: an event that was not foreseen, or the end, interrupts it."""
+        unused = self._unused()
+        left = sum(count for _, count in unused)
+        if left:
+            self._write("close", {"unused": left})
+            for event, count in reversed(unused):
+                self._spent[event] -= count
+                if count and self._by_plan:
+                    self._plan.appendleft((event, count))
         self._event, self._left = None, 0
+        self._queue.clear()
 
     def _write(self, type_: str, fields: dict[str, Any]) -> None:
         entry = {"seq": self._seq, "type": type_, **fields, "prev": self._prev}
@@ -161,29 +200,31 @@ def recorded_runs(path: Path) -> list[tuple[dict[str, Any], Counter[ReleaseEvent
     Noise that can be repeated can be taken off again: in a run with an insecure seed, a release counts as one without.
     """
     runs: list[tuple[dict[str, Any], Counter[ReleaseEvent], bool]] = []
-    event: ReleaseEvent | None = None
-    left = 0
+    reserved: list[tuple[ReleaseEvent, int]] = []
     for entry in read_ledger(path):
         try:
             if entry["type"] == "header":
                 runs.append((entry, Counter(), False))
-                event, left = None, 0
+                reserved = []
                 continue
             header, spent, _ = runs[-1]
             if entry["type"] == "reserve":
-                event, left = ReleaseEvent.from_dict(entry["event"]), _natural(entry["count"])
+                reserved = [(ReleaseEvent.from_dict(event), _natural(count)) for event, count in entry["events"]]
                 if header.get("insecure_noise"):
-                    event = ReleaseEvent("none", 0.0, event.sensitivity, event.sampling)
-                spent[event] += left
+                    reserved = [(ReleaseEvent("none", 0.0, e.sensitivity, e.sampling), count) for e, count in reserved]
+                for event, count in reserved:
+                    spent[event] += count
                 runs[-1] = (header, spent, False)
             elif entry["type"] == "close":
                 unused = _natural(entry["unused"])
-                if unused > left:
-                    raise ValueError(f"gives back {unused} of {left}")
-                if event is not None:
-                    spent[event] -= unused
+                while unused and reserved:
+                    event, count = reserved.pop()
+                    spent[event] -= min(count, unused)
+                    unused = max(0, unused - count)
+                if unused:
+                    raise ValueError(f"gives back {unused} more than was reserved")
                 runs[-1] = (header, +spent, True)
-                event, left = None, 0
+                reserved = []
             else:
                 raise ValueError(f"unknown type {entry['type']!r}")
         except (KeyError, TypeError, ValueError, IndexError) as error:

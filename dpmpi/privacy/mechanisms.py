@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from dpmpi.core import Array, Query, Sampling
 from dpmpi.errors import ConfigError
@@ -40,37 +42,83 @@ class NoNoise:
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         """Leave `value` as it is."""
 
+    def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
+        """Overwrite `value` with what `solve` makes of no noise."""
+        value.fill(0.0)
+        solve(value)
+
     def prepare(self) -> None:
         """Draw nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """How noise of scale `b` is written down: as events, one for each kind of query."""
+
+    kind: Noise
+    b: float
+    ratio: float = 1.0
+    """The event's sensitivity over the query's, which is in L2."""
+    coordinates: int = 1
+    """As in `ReleaseEvent`: at most ratio^2."""
+
+    def event(self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0) -> ReleaseEvent:
+        """Return the event of a release under noise of scale `b * scale`.
+
+        A pure loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one coordinate.
+        """
+        b = self.b * scale
+        if extra and self.kind not in ("laplace", "spherical-laplace"):
+            raise ConfigError(f"a pure loss on top needs pure noise, found {self.kind}: use spherical-laplace")
+        return ReleaseEvent(
+            self.kind, b, self.ratio * sensitivity + extra * b, sampling, 1 if extra else self.coordinates
+        )
+
+
+def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
+    """Return how noise of standard deviation `sigma` per coordinate is written down, by (1) to (3)."""
+    if sigma == 0.0 or kind == "none":
+        return Pricing("none", 0.0)
+    if kind == "gaussian":
+        return Pricing("gaussian", sigma)
+    if kind == "laplace":  # the L1 distance of two vectors is at most sqrt(m) times their L2 distance
+        return Pricing("laplace", sigma / math.sqrt(2.0), math.sqrt(dimension), dimension)
+    if kind == "spherical-laplace":
+        return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0))
+    raise ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, got {kind!r}")
 
 
 class NoiseMechanism:
     """Adds noise of scale `b * scale`, and says so in events of the same b."""
 
-    __slots__ = ("_event", "_key", "_ratio", "b", "kind", "noise", "sigma")
+    __slots__ = ("_event", "_key", "noise", "price", "sigma")
 
-    def __init__(self, kind: Noise, sigma: float, noise: GridNoise, b: float, ratio: float = 1.0) -> None:
+    def __init__(self, kind: Noise, sigma: float, noise: GridNoise, price: Pricing | None = None) -> None:
         if not 0.0 < sigma < math.inf:
             raise ConfigError(f"{kind} noise needs a sigma above 0, got {sigma!r}; for a run without noise use 'none'")
-        self.kind: Noise = kind
         self.sigma = sigma
         self.noise = noise
-        self.b = b
-        self._ratio = ratio
-        self._key: tuple[float, float, Sampling] | None = None
+        self.price = price or pricing(kind, sigma, noise.dimension)
+        self._key: tuple[float, float, Sampling, float] | None = None
         self._event: ReleaseEvent
 
     def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
         """Return what releasing `query` under noise of scale `b * scale` does; the last event is kept."""
-        key = (scale, query.sensitivity, query.sampling)
+        key = (scale, query.sensitivity, query.sampling, query.extra)
         if key != self._key:  # rounds repeat the same query, and a tuple compares by identity first
-            self._event = ReleaseEvent(self.kind, self.b * scale, self._ratio * query.sensitivity, query.sampling)
+            self._event = self.price.event(query.sensitivity, query.sampling, scale, query.extra)
             self._key = key
         return self._event
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         """Add the noise to `value`, in place."""
-        self.noise.add(value, self.b * scale)
+        self.noise.add(value, self.price.b * scale)
+
+    def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
+        """Overwrite `value` with noise, then with what `solve` makes of it."""
+        value.fill(0.0)
+        self.perturb(value, scale)
+        solve(value)
 
     def prepare(self) -> None:
         """Draw the noise of the next `perturb`."""
@@ -83,14 +131,15 @@ class GaussianMechanism(NoiseMechanism):
     __slots__ = ()
 
     def __init__(self, sigma: float, noise: GaussianNoise) -> None:
-        super().__init__("gaussian", sigma, noise, sigma)
+        super().__init__("gaussian", sigma, noise)
 
 
 class LaplaceMechanism(NoiseMechanism):
     """Adds independent Laplace draws, by (2).
 
     Its cost is in L1: the L1 distance of two values is at most `l1_ratio` times their L2 distance. The default,
-    sqrt(m), holds for all vectors; where at most k coordinates can differ, sqrt(k) does.
+    sqrt(m), holds for all vectors; where at most k coordinates can differ, sqrt(k) does. The event's `coordinates`,
+    l1_ratio^2 rounded down, keeps the L2 distance for the accountants.
     """
 
     __slots__ = ()
@@ -99,7 +148,8 @@ class LaplaceMechanism(NoiseMechanism):
         ratio = math.sqrt(noise.dimension) if l1_ratio is None else l1_ratio
         if not 1.0 <= ratio < math.inf:
             raise ConfigError(f"the ratio of L1 to L2 sensitivity is at least 1, got {l1_ratio!r}; use sqrt(m)")
-        super().__init__("laplace", sigma, noise, sigma / math.sqrt(2.0), ratio)
+        k = int(ratio * ratio * (1 + 2.0**-50))  # the square of a rounded root may fall just short of an integer
+        super().__init__("laplace", sigma, noise, Pricing("laplace", sigma / math.sqrt(2.0), ratio, k))
 
 
 class SphericalLaplaceMechanism(NoiseMechanism):
@@ -108,7 +158,7 @@ class SphericalLaplaceMechanism(NoiseMechanism):
     __slots__ = ()
 
     def __init__(self, sigma: float, noise: SphericalLaplaceNoise) -> None:
-        super().__init__("spherical-laplace", sigma, noise, sigma / math.sqrt(noise.dimension + 1.0))
+        super().__init__("spherical-laplace", sigma, noise)
 
 
 class DeafMechanism(GaussianMechanism):
@@ -123,6 +173,10 @@ class DeafMechanism(GaussianMechanism):
         """Overwrite `value` with noise."""
         value.fill(0.0)
         super().perturb(value, scale)
+
+    def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
+        """Overwrite `value` with noise; `solve`, which knows the data, is not asked."""
+        self.perturb(value, scale)
 
 
 def make_mechanism(kind: str, sigma: float, key: bytes, dimension: int) -> NoNoise | NoiseMechanism:

@@ -6,18 +6,13 @@ import numpy as np
 import pytest
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.core import Agent
-from dpmpi.engine import Engine, Seat
 from dpmpi.errors import NeighbourSilent, ProtocolError
-from dpmpi.exchange.plain import PlainExchange
 from dpmpi.graphs import make_graph
-from dpmpi.losses import LOSSES
 from dpmpi.penalties import Regulariser
 from dpmpi.privacy.mechanisms import make_mechanism
-from dpmpi.problem import Batch, LocalProblem
-from dpmpi.rng import PrivateStream, insecure_key
+from dpmpi.rng import insecure_key
 from dpmpi.schedules import make_schedule
-from dpmpi.testing import Recorder, random_shards, simulate
+from dpmpi.testing import random_shards, simulate
 from dpmpi.transport.meter import Meter
 from dpmpi.transport.mpi import MpiTransport
 
@@ -39,15 +34,11 @@ def test_bits_are_those_of_loopback(world, on_all, name, batch):
     expected = np.zeros(37)
     alone.model(alone.seats[world.rank], expected)
 
-    rows, labels = shards[world.rank]
-    stream = PrivateStream(insecure_key(5, world.rank), "batch")
-    problem = LocalProblem(rows, labels, LOSSES["hinge"], Batch.parse(batch), 1.0, stream)
-    agent = Agent(world.rank, n, 37, schedule.share, problem, penalty, noise(world.rank, 37), Recorder())
-    meter = Meter(world)
-    engine = Engine(
-        algorithm, schedule, meter, [Seat(agent, algorithm.start(agent), PlainExchange(meter, world.rank, n))]
-    )
-    engine.advance(30)
+    engine = simulate(
+        algorithm, shards, 30, schedule=schedule, penalty=penalty, batch=batch, mechanism=noise, seed=5,
+        transport=Meter(world),
+    )  # fmt: skip
+    agent = engine.seats[0].agent
     found = np.zeros(37)
     engine.model(engine.seats[0], found)
     on_all(np.array_equal(found, expected), "other bits than loopback")

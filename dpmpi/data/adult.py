@@ -1,0 +1,255 @@
+"""The census records of the UCI collection, coded as in the experiments on multi-step ADMM.
+
+A folder holds the original files `adult.data` and `adult.test`, plain or compressed. They are pooled; a record with a
+missing value ("?") is dropped. Record r of the N = 45,222 that are left becomes, attribute by attribute,
+
+    number:     min(v / M, 1)      with a constant M per attribute                                        (1)
+    category:   one column per category, 1 in the column of the record's own and 0 in the others          (2)
+    row:        a_r / max(1, |a_r|)                     (with --normalize)                                (3)
+    label:      +1 for >50K, -1 for <=50K                                                                 (4)
+
+which is section 5.2 of [HG]. All 14 attributes are kept: 6 numbers, and 8 attributes with 7 + 16 + 7 + 14 + 6 + 5 + 2
++ 41 = 98 categories, together the paper's 104 columns. The codebook `adult.names` has one category more, the workclass
+Never-worked. Who never worked has no occupation, hence a missing value, so no complete record is of that class.
+
+Privacy: [HG] divides a column by its largest value and codes the categories that occur: both are functions of all
+records. Here both are public constants of this module, which the files at hand cannot move, so that (1) to (4) look at
+one record at a time. The categories are the codebook's. It gives no ranges for the numbers; M is the largest value in
+the published files, which makes the largest value of every column 1 as in [HG]. Larger values, in other files, are
+clipped by (1).
+
+Rows are dense. As sparse ones they would take a quarter of the memory, but 1.5 to 5 times as long in every pass, and
+the 38 MB of all records are dealt out over the ranks.
+
+[HG] Huang, Gong. Differentially private ADMM for convex distributed learning: improved accuracy via multi-step
+approximation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out
+from dpmpi.data.libsvm import data_lines
+from dpmpi.data.shards import write_npz
+from dpmpi.errors import ConfigError, DataError, nearest
+from dpmpi.rng import public_generator
+from dpmpi.rows import Dense, Positions, scale_rows
+
+ATTRIBUTES: dict[str, float | tuple[str, ...]] = {
+    "age": 90.0,
+    "workclass": (
+        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay",
+    ),
+    "fnlwgt": 1490400.0,
+    "education": (
+        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th", "7th-8th",
+        "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
+    ),
+    "education-num": 16.0,
+    "marital-status": (
+        "Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed", "Married-spouse-absent",
+        "Married-AF-spouse",
+    ),
+    "occupation": (
+        "Tech-support", "Craft-repair", "Other-service", "Sales", "Exec-managerial", "Prof-specialty",
+        "Handlers-cleaners", "Machine-op-inspct", "Adm-clerical", "Farming-fishing", "Transport-moving",
+        "Priv-house-serv", "Protective-serv", "Armed-Forces",
+    ),
+    "relationship": ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"),
+    "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
+    "sex": ("Female", "Male"),
+    "capital-gain": 99999.0,
+    "capital-loss": 4356.0,
+    "hours-per-week": 99.0,
+    "native-country": (
+        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany", "Outlying-US(Guam-USVI-etc)",
+        "India", "Japan", "Greece", "South", "China", "Cuba", "Iran", "Honduras", "Philippines", "Italy", "Poland",
+        "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador",
+        "Taiwan", "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia",
+        "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands",
+    ),
+}  # fmt: skip
+"""In the order of the files: the constant M of a number, or the categories."""
+
+FEATURES: tuple[str, ...] = tuple(
+    feature
+    for name, kind in ATTRIBUTES.items()
+    for feature in ((name,) if isinstance(kind, float) else (f"{name}={category}" for category in kind))
+)
+"""The names of the 104 columns."""
+
+_PLACE = {feature: column for column, feature in enumerate(FEATURES)}
+_NUMBERS = [(k, name) for k, (name, kind) in enumerate(ATTRIBUTES.items()) if isinstance(kind, float)]
+_NUMBER_COLUMNS = np.array([_PLACE[name] for _, name in _NUMBERS])
+_MAXIMA = np.array([kind for kind in ATTRIBUTES.values() if isinstance(kind, float)])
+_CATEGORIES = [
+    (k, name, {category.encode(): _PLACE[f"{name}={category}"] for category in kind})
+    for k, (name, kind) in enumerate(ATTRIBUTES.items())
+    if not isinstance(kind, float)
+]
+_LABELS = {b">50K": 1.0, b"<=50K": -1.0}
+_DIGITS = 15  # more would not be a float64 exactly
+_TEXT = (".svm", ".libsvm", ".txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Adult:
+    """`adult:DIR`: the UCI census records, from the folder of the original adult.data and adult.test."""
+
+    private: ClassVar[bool] = False
+
+    settings: Settings
+    folder: Path
+
+    @classmethod
+    def parse(cls, text: str, settings: Settings) -> Self:
+        """Return the source for a folder."""
+        if not text:
+            raise ConfigError("adult: takes the folder of adult.data and adult.test, as in adult:data/uci")
+        return cls(settings, Path(text))
+
+    def survey(self) -> Survey:
+        """Count the complete records; cells are parsed by the rank that keeps them."""
+        rows = sum(1 for _ in _complete_lines(self.folder))
+        if rows == 0:
+            raise DataError(f"{self.folder}: no complete records in adult.data and adult.test: download them anew")
+        return Survey(rows, len(FEATURES), (-1.0, 1.0), rows * len(FEATURES))
+
+    def training_rows(self, survey: Survey) -> int:
+        """Return how many rows are left when the held-out ones are gone."""
+        total = self.settings.samples or survey.rows
+        if total > survey.rows:
+            raise ConfigError(
+                f"{self.folder} has {survey.rows} complete records, fewer than the {total} samples asked for"
+            )
+        return total - held_out(total, self.settings.test_fraction)
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Read the rows of `rank`: permuted by the shared seed, cut to `samples`, the last of these held out."""
+        survey = survey or self.survey()
+        trains = self.training_rows(survey)
+        tests = (self.settings.samples or survey.rows) - trains
+        check_dealt(trains, size, str(self.folder))
+        order = public_generator(self.settings.seed, "shuffle").permutation(survey.rows)
+        train, test = deal(trains, rank, size), deal(tests, rank, size)
+        mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
+        matrix, labels = self._read(survey.rows, mine)
+        n = len(train)
+        return Shard(Dense(matrix[:n]), labels[:n], Dense(matrix[n:]), labels[n:])
+
+    def whole(self) -> tuple[Dense, Array]:
+        """Return all rows in the order of the files, and their labels."""
+        rows = self.survey().rows
+        matrix, labels = self._read(rows, np.arange(rows))
+        return Dense(matrix), labels
+
+    def _read(self, rows: int, wanted: Positions) -> tuple[Array, Array]:
+        """Return the records numbered `wanted`, in that order, out of `rows` complete ones."""
+        place = np.full(rows, -1)
+        place[wanted] = np.arange(len(wanted))
+        places = place.tolist()
+        numbers, columns = np.empty((len(wanted), len(_NUMBERS))), np.empty((len(wanted), len(_CATEGORIES)), np.intp)
+        labels = np.empty(len(wanted))
+        row = -1
+        for row, (path, number, line) in enumerate(_complete_lines(self.folder)):
+            if row < rows and (here := places[row]) >= 0:
+                numbers[here], columns[here], labels[here] = _record(path, number, line)
+        if row + 1 != rows:
+            raise DataError(
+                f"{self.folder}: {rows} complete records in the first pass, {row + 1} now: "
+                "the files changed while in use"
+            )
+        matrix = np.zeros((len(wanted), len(FEATURES)))
+        matrix[:, _NUMBER_COLUMNS] = np.minimum(numbers / _MAXIMA, 1.0)  # (1)
+        np.put_along_axis(matrix, columns, 1.0, axis=1)  # (2)
+        if self.settings.normalize:
+            scale_rows(Dense(matrix), 1.0)  # (3)
+        return matrix, labels
+
+
+def write_whole(source: Adult, path: Path) -> int:
+    """Write all rows in the order of the files, as .npz (arrays X, y) or LIBSVM text; return how many.
+
+    `libsvm:PATH` of the text gives every rank the same rows as `adult:DIR` does, for any seed.
+    """
+    if path.suffix not in (".npz", *_TEXT):
+        raise ConfigError(f"expected a file name that ends with .npz, {', '.join(_TEXT)}, got {str(path)!r}")
+    rows, labels = source.whole()
+    if path.suffix == ".npz":
+        write_npz(path, rows, labels)
+        return len(labels)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as stream:
+            for label, row in zip(labels.tolist(), rows.matrix, strict=True):
+                columns = np.flatnonzero(row)
+                pairs = zip((columns + 1).tolist(), row[columns].tolist(), strict=True)
+                stream.write(f"{label:+g} {' '.join(f'{column}:{value!r}' for column, value in pairs)}\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return len(labels)
+
+
+def _complete_lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
+    """Yield (file, line number, line) for every record without a missing value, adult.data first."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder: expected the one of adult.data and adult.test")
+    cells = len(ATTRIBUTES) + 1
+    for path in [_find(folder, name) for name in ("adult.data", "adult.test")]:
+        for number, line in data_lines(path):
+            if line.startswith(b"|"):  # the codebook's mark of a comment
+                continue
+            if (found := line.count(b",") + 1) != cells:
+                raise DataError(
+                    f"{path}:{number}: expected {cells} cells separated by commas, found {found}: is this the UCI file?"
+                )
+            if b"?" not in line:
+                yield path, number, line
+
+
+def _find(folder: Path, name: str) -> Path:
+    """Return the file of this name, plain or compressed."""
+    for suffix in ("", ".gz", ".bz2", ".xz"):
+        if (path := folder / f"{name}{suffix}").exists():
+            return path
+    raise DataError(f"{folder / name}: no such file, nor with .gz, .bz2 or .xz: download it from the UCI collection")
+
+
+def _record(path: Path, number: int, line: bytes) -> tuple[list[int], list[int], float]:
+    """Return a record's numbers, the columns of its categories and its label; raise `DataError` for a wrong cell."""
+    cells = [cell.strip() for cell in line.split(b",")]
+    numbers, columns = [], []
+    for k, name in _NUMBERS:
+        if not cells[k].isdigit() or len(cells[k]) > _DIGITS:
+            raise DataError(f"{path}:{number}: expected a whole number as {name}, found {_show(cells[k])}")
+        numbers.append(int(cells[k]))
+    for k, name, known in _CATEGORIES:
+        if (column := known.get(cells[k])) is None:
+            close = nearest(cells[k].decode("ascii", "replace"), map(bytes.decode, known))
+            raise DataError(
+                f"{path}:{number}: expected one of {len(known)} categories of {name} that complete records have, "
+                f"found {_show(cells[k])}{close}: mend or drop the record"
+            )
+        columns.append(column)
+    if (label := _LABELS.get(cells[-1].removesuffix(b"."))) is None:  # adult.test ends its lines with a period
+        raise DataError(f"{path}:{number}: expected >50K or <=50K as label, found {_show(cells[-1])}")
+    return numbers, columns, label  # (4)
+
+
+def _show(cell: bytes) -> str:
+    """Return a cell as it may be printed: on one line, and not a whole file long."""
+    return repr(cell[:40].decode("ascii", "replace"))

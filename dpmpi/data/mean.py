@@ -1,0 +1,137 @@
+"""Random points in a cube, for the estimation of their mean.
+
+Coordinate k of record r is normal around c R with standard deviation s, given that it lies in [-R, R],
+
+    d_rk ~ N(c R, s^2)  conditioned on  |d_rk| <= R                                          (1)
+
+with c = 0.7 and s = 1 in section V.A of [SKD], where ten agents hold a hundred points each. The text says "a truncated
+Gaussian distribution with mean of 0.7R and the unit variance". On [-1, 1] no distribution has both: the variance of one
+with mean 0.7 is at most 1 - 0.7^2. So they are taken as those of the normal distribution before truncation.
+
+(1) is drawn by rejection. For s < R a normal proposal is kept if it lies in the cube, which happens with probability at
+least P(0 < Z < 2) = 0.47 because |c| <= 1. For s >= R a uniform proposal x on [-R, R] is kept with probability
+
+    exp(-(x - c R)^2 / (2 s^2)) >= exp(-2)                                                   (2)
+
+The cube is the bound on a record, and the sensitivity 2 R sqrt(p) of [SKD] rests on it: rows are clipped to it, and
+never scaled to a norm, whatever --normalize says.
+
+Row r is a function of (seed, r) and of R, p, c, s only. Rows are drawn in blocks whose height depends on p alone, each
+with its own generator: the same bits come out whichever rank asks for the row.
+
+[SKD] Showkatbakhsh, Karakus, Diggavi. Differentially private consensus-based distributed optimization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal
+from dpmpi.errors import ConfigError, nearest
+from dpmpi.rng import public_generator
+from dpmpi.rows import Dense
+
+_BLOCK = 128
+_BLOCK_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between the passes of the rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """`mean:radius=1,dimension=10,samples=1000,centre=0.7,spread=1`: points in a cube, for --loss mean."""
+
+    private: ClassVar[bool] = False
+
+    settings: Settings
+    radius: float = 1.0
+    """R: every coordinate lies in [-R, R]."""
+    dimension: int = 10
+    samples: int = 1000
+    centre: float = 0.7
+    """c, in units of R."""
+    spread: float = 1.0
+    """s, in absolute units."""
+
+    @classmethod
+    def parse(cls, text: str, settings: Settings) -> Self:
+        """Return the source for `key=value` options separated by commas."""
+        known: dict[str, Callable[[str], object]] = {
+            "radius": float, "dimension": int, "samples": int, "centre": float, "spread": float,
+        }  # fmt: skip
+        options: dict[str, object] = {}
+        for item in filter(None, text.split(",")):
+            key, _, value = item.partition("=")
+            if key not in known:
+                raise ConfigError(
+                    f"mean: unknown option {key!r}, expected one of {', '.join(known)}{nearest(key, known)}"
+                )
+            try:
+                options[key] = known[key](value)
+            except ValueError:
+                raise ConfigError(f"mean: {key} takes a number, got {value!r}") from None
+        if settings.samples is not None:
+            options["samples"] = settings.samples
+        source = cls(settings, **options)  # type: ignore[arg-type]  # each value was made by its own converter
+        source.check()
+        return source
+
+    def check(self) -> None:
+        """Raise `ConfigError` for options that make no data."""
+        for name in ("samples", "dimension"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"mean: {name} must be at least 1, got {getattr(self, name)}")
+        for name in ("radius", "spread"):
+            if not 1e-100 <= getattr(self, name) <= 1e100:
+                raise ConfigError(f"mean: {name} must lie in 1e-100 ... 1e100, got {getattr(self, name)}")
+        if not -1.0 <= self.centre <= 1.0:
+            raise ConfigError(f"mean: centre is in units of the radius and must lie in -1 ... 1, got {self.centre}")
+        if self.settings.test_fraction:
+            raise ConfigError(
+                f"mean: a mean has no accuracy to hold rows out for, got a test fraction of "
+                f"{self.settings.test_fraction}: leave it out"
+            )
+
+    def survey(self) -> Survey:
+        """Return the sizes, which are known without looking."""
+        return Survey(self.samples, self.dimension, (), self.samples * self.dimension)
+
+    def training_rows(self, survey: Survey) -> int:
+        """Return `samples`: nothing is held out."""
+        return self.samples
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Generate the rows of `rank`; their labels are zeros, which nobody uses."""
+        check_dealt(self.samples, size, "mean")
+        rows = self._generate(deal(self.samples, rank, size))
+        return Shard(Dense(rows), np.zeros(len(rows)), Dense(np.empty((0, self.dimension))), np.empty(0))
+
+    def _generate(self, wanted: range) -> Array:
+        """Return the rows with the global numbers `wanted`."""
+        height = min(_BLOCK, max(1, _BLOCK_NUMBERS // self.dimension))
+        rows = np.empty((len(wanted), self.dimension))
+        for block in range(wanted.start // height, -(-wanted.stop // height)):
+            first = block * height
+            start, stop = max(first, wanted.start), min(first + height, wanted.stop)
+            points = self._block(public_generator(self.settings.seed, "mean", block), height)
+            rows[start - wanted.start : stop - wanted.start] = points[start - first : stop - first]
+        return np.clip(rows, -self.radius, self.radius, out=rows)
+
+    def _block(self, draw: np.random.Generator, height: int) -> Array:
+        """Draw (1): propose, and propose anew whatever was not kept."""
+        middle = self.centre * self.radius
+        points = np.empty(height * self.dimension)
+        open_ = np.arange(len(points))
+        while len(open_):
+            if self.spread < self.radius:
+                proposals = middle + self.spread * draw.standard_normal(len(open_))
+                kept = np.abs(proposals) <= self.radius
+            else:
+                proposals = draw.uniform(-self.radius, self.radius, len(open_))
+                kept = draw.random(len(open_)) < np.exp(-0.5 * ((proposals - middle) / self.spread) ** 2)  # (2)
+            points[open_[kept]] = proposals[kept]
+            open_ = open_[~kept]
+        return points.reshape(height, self.dimension)
