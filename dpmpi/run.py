@@ -107,10 +107,9 @@ def train(job: Job, directory: RunDirectory) -> int:
     """Run all rounds, evaluate now and then, write the results; all processes call this together."""
     config, engine, first = job.config, job.engine, 0 in job.meter.ranks
     private = is_private(config, job.sigmas)
-    evaluator = Evaluator(engine, job.shards, job.penalty, classify=config.loss in ("hinge", "logistic"))
-    optimum = None
-    if config.reference:
-        optimum = _reference(job)
+    optimum = _reference(job) if config.reference else None
+    best, classify = None if optimum is None else optimum.x, config.loss in ("hinge", "logistic")
+    evaluator = Evaluator(engine, job.shards, job.penalty, best, classify=classify)
     stops = list(range(job.evaluate_every, config.rounds, job.evaluate_every)) if job.evaluate_every else []
     evaluation: Evaluation | None = None
     started, begin, training = time.time(), time.perf_counter(), 0.0
@@ -162,7 +161,8 @@ def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dic
     traffic = job.meter.traffic(rank).values()
     return {
         "round": evaluation.round, "objective": evaluation.objective, "accuracy": evaluation.accuracy,
-        "consensus_error": evaluation.consensus_error, "bytes": sum(t.bytes_sent for t in traffic),
+        "consensus_error": evaluation.consensus_error, "error": evaluation.error, "rank_error": evaluation.rank_error,
+        "bytes": sum(t.bytes_sent for t in traffic),
         "messages": sum(t.messages_sent for t in traffic), "seconds": round(seconds, 6),
     }  # fmt: skip
 
