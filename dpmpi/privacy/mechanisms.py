@@ -65,7 +65,8 @@ class Pricing:
     def event(self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0) -> ReleaseEvent:
         """Return the event of a release under noise of scale `b * scale`.
 
-        A pure loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one coordinate.
+        A pure loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one
+        coordinate.
         """
         b = self.b * scale
         if extra and self.kind not in ("laplace", "spherical-laplace"):

@@ -3,6 +3,24 @@
 The certified figure where discrete Gaussians take part or delta is too small for loss distributions; elsewhere a check
 on them. Orders are taken from a grid; sampled Gaussian noise, discrete or not, is bounded at integer orders only, by
 the moments of `_sampled_moments`.
+
+Laplace noise of scale 1 has, for a shift t >= 0 (Mironov 2017, Prop. 6),
+
+    D(t) = log( (alpha e^((alpha-1) t) + (alpha-1) e^(-alpha t)) / (2 alpha - 1) ) / (alpha - 1)       (5)
+    D'(t) = alpha (1 - y) / (alpha + (alpha-1) y),    y = e^(-(2 alpha - 1) t)                         (6)
+
+On a vector, with independent noise in every coordinate, the divergences D(t_i) of the coordinates add up, and the
+certified bound is that of the equal split: if |t|_1 <= S and |t|_2 <= S/sqrt(k), for any k >= 1 and in any dimension,
+
+    sum_i D(t_i) <= k D(S/k).                                                                          (7)
+
+Proof. By (6), D'' = c y / (alpha + (alpha-1) y)^2 with a constant c > 0, which grows with y, as its derivative in y has
+the sign of alpha - (alpha-1) y > 0; and y falls with t. So D' is concave and increasing, with D'(0) = 0. (It follows
+that D'(t)/t falls, that is, D is concave in t^2, and that D(t) <= alpha t^2/2: Laplace noise is t^2/2-zCDP.) Let
+t0 = S/k and take a, b with a t0^2 + b t0 = D(t0), 2 a t0 + b = D'(t0). Then a t0^2 = t0 D'(t0) - D(t0) >= 0 as D is
+convex, and b t0 = 2 D(t0) - t0 D'(t0) >= 0 as D' is concave. Let r(t) = D(t) - a t^2 - b t: r' is concave with
+r'(0) = -b <= 0 and r'(t0) = 0, and r(0) = r(t0) = 0, so r falls, then rises to 0 at t0, then falls: r <= 0. Hence
+sum_i D(t_i) <= a |t|_2^2 + b |t|_1 <= a k t0^2 + b k t0 = k D(t0).
 """
 
 from __future__ import annotations
@@ -76,6 +94,24 @@ def _sampled_rdp(group: Group, orders: Array) -> Array:
     return np.array(found)
 
 
+def exp_rest(x: Array) -> Array:
+    """Return e^x - 1 - x, to full relative precision."""
+    near = np.clip(x, -0.5, 0.5)
+    series = np.ones_like(x)
+    for n in range(16, 2, -1):
+        series = 1.0 + near / n * series
+    return np.asarray(np.where(near == x, x * x / 2 * series, np.expm1(x) - x))
+
+
+def laplace_divergence(orders: Array | float, shift: Array | float) -> Array:
+    """Return D(shift) of equation (5), for noise of scale 1; the arguments are broadcast."""
+    a, t = np.broadcast_arrays(np.asarray(orders, float), np.asarray(shift, float))
+    small = np.minimum(t, 30 / a)  # where both exponents are moderate: no cancellation, no overflow
+    power = (a * exp_rest((a - 1) * small) + (a - 1) * exp_rest(-a * small)) / (2 * a - 1)
+    large = t + np.log1p((a - 1) * np.expm1((1 - 2 * a) * t) / (2 * a - 1)) / (a - 1)
+    return np.asarray(np.where(t == small, np.log1p(power) / (a - 1), large))
+
+
 def divergences(group: Group, orders: Array) -> Array:
     """Return the Renyi divergences of one release."""
     if group.z == 0:
@@ -85,9 +121,8 @@ def divergences(group: Group, orders: Array) -> Array:
             return np.asarray(orders / (2 * group.z**2))
         return _sampled_rdp(group, orders)
     eps = pure_epsilon(group)
-    if group.noise == "laplace" and group.kind == "full":  # Mironov 2017, Prop. 6
-        inner = (orders - 1) * np.expm1((1 - 2 * orders) * eps) / (2 * orders - 1)
-        return np.asarray(eps + np.log1p(inner) / (orders - 1))
+    if group.noise == "laplace" and group.kind == "full":
+        return np.asarray(group.coordinates * laplace_divergence(orders, eps / group.coordinates))  # (7)
     power = np.logaddexp(orders * eps, (1 - orders) * eps) - np.logaddexp(0.0, eps)  # of (4) in pld.py
     return np.asarray(np.minimum(power / (orders - 1), orders * eps * eps / 2))
 
@@ -106,6 +141,13 @@ def composed(groups: tuple[Group, ...]) -> tuple[Array, Array]:
     """Return orders, and the Renyi divergences of all releases together at them."""
     orders = _INTEGER_ORDERS if needs_integers(groups) else _ORDERS
     return orders, sum((group.times * divergences(group, orders) for group in groups), np.zeros_like(orders))
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """Return the epsilon at `delta` of rho-zCDP, that is of a Renyi divergence of rho alpha at every order alpha."""
+    if delta <= 0:
+        return math.inf if rho > 0 else 0.0
+    return max(0.0, float(np.min(rho * _ORDERS + price(_ORDERS, delta)))) if rho > 0 else 0.0
 
 
 def renyi_epsilon(groups: tuple[Group, ...], delta: float) -> float:

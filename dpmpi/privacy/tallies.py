@@ -1,7 +1,8 @@
 """How often each kind of release was made, in the form that the accountants take.
 
 Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
-record takes part in it.
+record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
+known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ class Group(NamedTuple):
     rate: float
     z: float
     times: int = 1
+    coordinates: int = 1
+
+
+Key: TypeAlias = tuple[str, str, float, float, int]
+"""What tells groups apart: noise, kind, rate, z and coordinates."""
 
 
 def group_of(event: ReleaseEvent, count: int = 1) -> Group:
@@ -41,15 +47,19 @@ def group_of(event: ReleaseEvent, count: int = 1) -> Group:
         raise ConfigError(f"the sampling rate must be in (0, 1], found {rate}: the batch cannot exceed the records")
     if not (event.scale >= 0 and event.sensitivity >= 0 and count >= 0 and count == int(count)):  # also refuses nan
         raise ConfigError(f"scale, sensitivity and count must not be negative, found {count} x {event}")
+    if event.coordinates < 1 or event.coordinates != int(event.coordinates):
+        raise ConfigError(f"the number of coordinates must be a whole number from 1 on, found {event.coordinates}")
     z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
     if event.noise == "none" or event.scale == 0 or not z > 1e-100:
         return Group("none", "full", 1.0, 0.0, int(count))
-    return Group(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count))
+    k = event.coordinates if event.noise == "laplace" and rate == 1 else 1
+    return Group(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count), k)
 
 
 def groups_of(spending: Spending) -> tuple[Group, ...]:
     """Return the tally in canonical form: as few groups as possible, sorted; free releases left out."""
-    tally: Counter[tuple[str, str, float, float]] = Counter()
+    tally: Counter[Key] = Counter()
+    vectors: Counter[Key] = Counter()
     squares: dict[str, list[float]] = {}
     for event, count in spending.items():
         group = group_of(event, count)
@@ -58,19 +68,42 @@ def groups_of(spending: Spending) -> tuple[Group, ...]:
         if group.kind == "full" and group.noise in ("gaussian", "discrete-gaussian"):
             squares.setdefault(group.noise, []).append(count / group.z**2)
         else:
-            tally[group[:4]] += count
-    if len(tally) > _MOST_GROUPS:  # round the multiplier down and the rate up, on a grid of ratios
-        zs, rates = [key[3] for key in tally if key[3] > 0], [key[2] for key in tally]
-        coarse: Counter[tuple[str, str, float, float]] = Counter()
-        cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
-        steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
-        for (noise, kind, rate, z), count in tally.items():
-            lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
-            upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
-            coarse[noise, kind, max(rate, upper), min(z, lower)] += count
-        tally = coarse
+            (vectors if group.coordinates > 1 else tally)[(*group[:4], group.coordinates)] += count
     merged = [Group(noise, "full", 1.0, 1 / math.sqrt(math.fsum(terms))) for noise, terms in squares.items()]
-    return tuple(sorted([*merged, *(Group(*key, count) for key, count in tally.items())]))
+    return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
+
+
+def flattened(groups: tuple[Group, ...], equal_split: bool = False) -> tuple[Group, ...]:
+    """Return the groups with Laplace noise on vectors replaced by Laplace noise on one coordinate at a time.
+
+    Either all of the L1 sensitivity lies in one coordinate, the worst that it allows, or with `equal_split` every one
+    of the k coordinates is a release of its own, with a k-th of it.
+    """
+    tally: Counter[Key] = Counter()
+    for group in groups:
+        if group.coordinates > 1:
+            k = group.coordinates if equal_split else 1
+            tally[group.noise, group.kind, group.rate, group.z * k, 1] += group.times * k
+    return tuple(sorted([*(group for group in groups if group.coordinates == 1), *_groups(_merged(tally))]))
+
+
+def _groups(tally: Counter[Key]) -> list[Group]:
+    return [Group(noise, kind, rate, z, count, k) for (noise, kind, rate, z, k), count in tally.items()]
+
+
+def _merged(tally: Counter[Key]) -> Counter[Key]:
+    """Return about `_MOST_GROUPS` kinds at most: multipliers rounded down and rates up, on a grid of ratios."""
+    if len(tally) <= _MOST_GROUPS:
+        return tally
+    zs, rates = [key[3] for key in tally if key[3] > 0], [key[2] for key in tally]
+    coarse: Counter[Key] = Counter()
+    cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
+    steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
+    for (noise, kind, rate, z, k), count in tally.items():
+        lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
+        upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
+        coarse[noise, kind, max(rate, upper), min(z, lower), k] += count
+    return coarse
 
 
 def pure_epsilon(group: Group) -> float:

@@ -6,8 +6,10 @@ None of it is trusted: whatever noise is used, the reported epsilon is the accou
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dpmpi.errors import ConfigError
+from dpmpi.privacy.gdp import gdp_mu
 
 
 def _check(L: float, T: int, q: int) -> None:
@@ -80,3 +82,139 @@ def node_sampling_epsilon(sigma: float, L: float, T: int, q: int, iota: float, d
         return None
     eps = math.sqrt(32 * T * math.log(2 / delta0)) * iota * L / (q * sigma)
     return eps if eps <= 1 and 5 * eps**2 / (4 * iota**2) <= T else None
+
+
+# --- consensus gradient descent --------------------------------------------------------------------------------------
+
+
+def consensus_budget(eps: float, delta: float) -> float:
+    """Return what [SKD] Theorem 1 allows the releases of consensus gradient descent to spend together.
+
+        sum_t Delta_t^2 / M_t^2 <= eps^2 / (eps + 2 log(2/delta))                                       (3)
+
+    for Gaussian noise M_t on rounds of sensitivity Delta_t. It is valid, for any eps, but its two-sided tail bound is
+    loose: mu(eps, delta)^2 of gdp.py may be spent, which at 0.5 <= eps <= 1 is 1.2 to 2.2 times less noise (delta from
+    1e-9 to 1e-2). Defects around it: line 8 of the listing hands the last iterate over without noise, and outside the
+    sum; kappa of (15) is (3) over 4 G^2 with G a bound on one node's gradient, where it is the gradient of one record's
+    loss that has to be bounded.
+
+    [SKD] Showkatbakhsh, Karakus, Diggavi. Differentially private consensus-based distributed optimization.
+    """
+    if not 0 < eps < math.inf or not 0 < delta < 1:
+        raise ConfigError(f"the theorem holds for epsilon > 0 and 0 < delta < 1, found {eps:g} and {delta:g}")
+    return eps**2 / (eps + 2 * math.log(2 / delta))  # (3)
+
+
+def consensus_epsilon(spent: float, delta: float) -> float | None:
+    """Return the epsilon that [SKD] Theorem 1 claims for sum_t Delta_t^2/M_t^2 = `spent`: (3) solved for eps."""
+    if not 0 <= spent < math.inf or not 0 < delta < 1:
+        return None
+    return (spent + math.sqrt(spent**2 + 8 * spent * math.log(2 / delta))) / 2
+
+
+# --- multi-step ADMM -------------------------------------------------------------------------------------------------
+
+
+def multistep_sigma(rounds: int, steps: int, eps: float, delta: float, c0: float = 1.0) -> float:
+    """Return the noise multiplier that [HG] Theorem 6 prescribes for ADMM with `steps` inner steps a round.
+
+        sigma = c0 sqrt(2 t l log(1.25/delta)) / eps                                                    (4)
+
+    in units of the sensitivity of one inner step. The theorem says of c0 no more than that it exists. The default 1 is
+    the constant of the classical Gaussian mechanism, of which t l releases at (4) are a single one: valid for eps <= 1,
+    and for larger eps as long as c0 >= `multistep_constant`. Defects: Theorem 4, from which it is derived, composes t
+    arbitrary (eps, delta) mechanisms to (c0 sqrt(t) eps, delta), without any delta adding up; that is true of Gaussian
+    noise only. "Arbitrary eps" is wrong for every fixed c0: noise must fall as 1/sqrt(2 eps) in the end, not as 1/eps.
+
+    [HG] Huang, Gong. Differentially private ADMM for convex distributed learning: improved accuracy via multi-step
+    approximation.
+    """
+    if rounds < 1 or steps < 1 or not 0 < eps < math.inf or not 0 < delta < 1 or not 0 < c0 < math.inf:
+        raise ConfigError(
+            f"the theorem needs rounds, steps >= 1, epsilon > 0, 0 < delta < 1 and c0 > 0, found {rounds}, {steps}, "
+            f"{eps:g}, {delta:g} and {c0:g}"
+        )
+    return c0 * math.sqrt(2 * rounds * steps * math.log(1.25 / delta)) / eps  # (4)
+
+
+def multistep_epsilon(sigma: float, rounds: int, steps: int, delta: float, c0: float = 1.0) -> float | None:
+    """Return the epsilon that [HG] Theorem 6 claims for the noise multiplier `sigma`: (4) solved for eps."""
+    if sigma <= 0 or rounds < 1 or steps < 1 or not 0 < delta < 1 or not 0 < c0 < math.inf:
+        return None
+    return c0 * math.sqrt(2 * rounds * steps * math.log(1.25 / delta)) / sigma
+
+
+def multistep_constant(eps: float, delta: float) -> float:
+    """Return the smallest c0 with which [HG] Theorem 6 is true: (4) then is sqrt(t l)/mu(eps, delta)."""
+    if not 0 < eps < math.inf or not 0 < delta < 1:
+        raise ConfigError(f"the constant needs epsilon > 0 and 0 < delta < 1, found {eps:g} and {delta:g}")
+    return eps / (gdp_mu(eps, delta) * math.sqrt(2 * math.log(1.25 / delta)))
+
+
+# --- local privacy with random weights -------------------------------------------------------------------------------
+
+
+def local_epsilon(
+    betas: Sequence[float], steps: Sequence[float], bound: float, dimension: int = 1, delta: float = 0.0
+) -> float:
+    """Return the epsilon that [XYD] Theorem 2.2 gives fixed weights: Laplace noise of rate beta_k in d coordinates.
+
+        eps = sum_k d e_k,   e_k = alpha_k beta_k B                                                     (5)
+        eps = sum_k d e_k tanh(e_k/2) + sqrt(2 log(1/delta) sum_k d e_k^2)                              (6)
+
+    where round k moves each coordinate by at most alpha_k B: alpha_k is the step, B the bound on how far one record
+    moves a coordinate of the gradient. (6), its footnote 1, is for delta > 0. Defects: the corollary, which the paper's
+    figures show, is (5) with d = 1, the default here; pass the dimension for what is proven. B is defined on values of
+    f_i where gradients are meant, and taken to be 1/b for a mean over b records, which is 2/b for replacing one. With
+    random weights the paper puts realised losses in place of e_k: they depend on the data and are no guarantee, least
+    of all in (6), where they would have to be fixed beforehand. Theorem 2.1, of secret sharing, has no budget.
+
+    [XYD] Xiao, Ye, Devadas. Local differential privacy in decentralized optimization. arXiv:1902.06101, 2019.
+    """
+    _check_local(steps, bound, dimension)
+    if len(betas) != len(steps) or not all(0 <= beta < math.inf for beta in betas) or not 0 <= delta < 1:
+        raise ConfigError(
+            f"the theorem needs a rate >= 0 for each of {len(steps)} steps and 0 <= delta < 1, found {len(betas)} "
+            f"rates and delta {delta:g}"
+        )
+    losses = [alpha * beta * bound for alpha, beta in zip(steps, betas, strict=True)]
+    if delta == 0:
+        return dimension * math.fsum(losses)  # (5)
+    mean = dimension * math.fsum(e * math.tanh(e / 2) for e in losses)
+    return mean + math.sqrt(-2 * math.log(delta) * dimension * math.fsum(e * e for e in losses))  # (6)
+
+
+def local_rate(eps: float, growth: Sequence[float], steps: Sequence[float], bound: float, dimension: int = 1) -> float:
+    """Return the beta for which rates beta growth_k spend `eps` by (5): the noise that [XYD] Theorem 2.2 prescribes."""
+    if not 0 < eps < math.inf:
+        raise ConfigError(f"epsilon must be positive and finite, found {eps}")
+    spent = local_epsilon(growth, steps, bound, dimension)
+    if spent == 0:
+        raise ConfigError("expected a round with a rate, a step and a bound above 0, found none: nothing to calibrate")
+    return eps / spent
+
+
+def local_gamma(beta: float, omega: float, shift: float) -> float:
+    """Return the bound of [XYD] Theorem 2.3 on gamma, the expected loss over the largest, for weights of width omega.
+
+        gamma <= log( e^(beta T) (1 - 2 P) + 2 Q ) / (beta T),    T = alpha B < omega                   (7)
+
+    P and Q being the probabilities of 0 <= x <= (omega - T)/2 when x is uniform on [0, omega], or [-T, omega - T], plus
+    noise. Defects: (7) is no bound. On that stretch the proof takes the ratio of moving towards the middle, but that
+    of moving away is larger, see (3) of mixtures.py: at beta omega = 1, T = omega/2 it says 0.883, gamma is 0.923. Its
+    (27) prints e^(omega T). `mixtures.gamma_reduction` is exact.
+    """
+    if not 0 < beta < math.inf or not 0 < shift < omega < math.inf:
+        raise ConfigError(f"the theorem holds for beta > 0 and 0 < shift < omega, found {beta}, {shift} and {omega}")
+    w, t = beta * omega, beta * shift
+    m = (w - t) / 2
+    P = (2 * m + math.expm1(-m) - math.exp(-w) * math.expm1(m)) / (2 * w)
+    Q = (2 * m + math.exp(-t) * math.expm1(-m) - math.exp(t - w) * math.expm1(m)) / (2 * w)
+    return math.log(math.exp(t) * (1 - 2 * P) + 2 * Q) / t  # (7)
+
+
+def _check_local(steps: Sequence[float], bound: float, dimension: int) -> None:
+    if not all(0 <= alpha < math.inf for alpha in steps) or not 0 <= bound < math.inf or dimension < 1:
+        raise ConfigError(
+            f"the theorem needs steps >= 0, a bound >= 0 and a dimension >= 1, found {bound}, {dimension}"
+        )
