@@ -23,6 +23,7 @@ from dpmpi.exchange import EXCHANGES
 from dpmpi.penalties import Regulariser, parse_penalty
 from dpmpi.planning import Prospect, noise_levels, prospect_of, schedule_of, source_of
 from dpmpi.privacy.ledger import Ledger
+from dpmpi.privacy.local import RealisedLosses
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, make_problem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key
@@ -94,7 +95,7 @@ def assemble(
             mechanism = make_mechanism(kind, sigmas[rank], key, algorithm.width(dimension))
             agent = Agent(
                 rank, schedule.share, prospect.terms(rank), problem, penalty, mechanism, NotYet(),
-                PrivateStream(key, "weights"),
+                PrivateStream(key, "weights"), RealisedLosses() if algorithm.testifies and kind == "laplace" else None,
             )  # fmt: skip
             exchange = EXCHANGES[config.exchange](meter, rank, transport.size)
             seats.append(Seat(agent, algorithm.start(agent), exchange))

@@ -45,6 +45,9 @@ class Method:
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian",)
     """The kinds of noise that the method can use; the first is the default."""
 
+    testifies: ClassVar[bool] = False
+    """Whether the method tells a `Witness` what its outputs gave away."""
+
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for a graph, loss, penalty or batch that the method cannot work with."""
 

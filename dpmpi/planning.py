@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from dpmpi import claims
+from dpmpi.claims import Claim
 from dpmpi.config import Config
 from dpmpi.core import Terms
 from dpmpi.data import Source, parse_source
@@ -18,7 +20,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.graphs import make_graph
 from dpmpi.methods import Audience, Method
 from dpmpi.penalties import parse_penalty
-from dpmpi.privacy import accountants, calibration, filters, theorems
+from dpmpi.privacy import accountants, calibration, filters
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.mechanisms import pricing
 from dpmpi.problem import Batch, make_terms, mean_lipschitz
@@ -95,6 +97,12 @@ class Prospect:
         """Return how many releases a rank makes."""
         return sum(release.count for release in self.method.releases(self.terms(rank, active_rounds)))
 
+    def claim(self) -> Claim:
+        """Return what a theorem may speak of: the rank with the fewest records."""
+        config, rank = self.config, min(range(len(self.records)), key=self.records.__getitem__)
+        planned = list(self.method.releases(self.terms(rank)))
+        return Claim(planned, self.lipschitz, config.rounds, self.records[rank], self.share, config.delta)
+
     def messages(self, rank: int, active_rounds: int | None = None) -> int:
         """Return how many messages a rank sends at most."""
         terms = self.terms(rank, active_rounds)
@@ -153,7 +161,7 @@ def noise_levels(prospect: Prospect) -> list[float]:
     if config.epsilon is None:
         return [config.noise or 0.0] * len(records)
     if config.calibration == "theorem":
-        return [theorem_noise(prospect)] * len(records)
+        return [claims.prescribed_noise(config.algorithm, prospect.claim(), config.epsilon)] * len(records)
     epsilon = config.epsilon
 
     @cache  # ranks in the same position need the same noise
@@ -168,28 +176,9 @@ def noise_levels(prospect: Prospect) -> list[float]:
     return [level(prospect.terms(rank)) for rank in range(len(records))]
 
 
-def theorem_noise(prospect: Prospect) -> float:
-    """Return the noise that the paper's theorem prescribes; raise `ConfigError` where there is none."""
-    config, q = prospect.config, min(prospect.records)
-    L, T, eps = prospect.lipschitz, config.rounds, config.epsilon or math.nan
-    if config.algorithm == "sampled-dda":
-        return theorems.node_sampling_sigma(L, T, q, prospect.share, eps, config.delta)
-    if config.algorithm in ("dda", "dp-dda"):
-        return theorems.liu2022_sigma(L, T, q, eps, config.delta)
-    raise ConfigError(f"no theorem prescribes noise for {config.algorithm}: use --calibration certified")
-
-
 def claimed_epsilon(prospect: Prospect, sigma: float) -> float | None:
     """Return what the paper's theorem claims for this noise, or None where it says nothing."""
-    config, q = prospect.config, min(prospect.records)
-    L, T = prospect.lipschitz, config.rounds
-    if sigma == 0:
-        return None
-    if config.algorithm == "sampled-dda":
-        return theorems.node_sampling_epsilon(sigma, L, T, q, prospect.share, config.delta)
-    if config.algorithm == "dp-dda":
-        return theorems.liu2022_epsilon(sigma, L, T, q, config.delta)
-    return None
+    return claims.claimed_epsilon(prospect.config.algorithm, prospect.claim(), sigma)
 
 
 def spent_epsilon(spending: Mapping[ReleaseEvent, int], delta: float, *, cached: bool = True) -> float | None:

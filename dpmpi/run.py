@@ -17,7 +17,7 @@ if __name__ == "__main__":
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -30,6 +30,7 @@ from dpmpi.core import Transport
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.evaluation import Evaluation, Evaluator
 from dpmpi.planning import live_epsilon
+from dpmpi.privacy.local import RealisedLosses
 from dpmpi.progress import Progress
 from dpmpi.rundir import Metrics, RunDirectory
 from dpmpi.summary import rank_record, summarise, table
@@ -131,6 +132,9 @@ def train(job: Job, directory: RunDirectory) -> int:
     wall = time.perf_counter() - begin
     for ledger in job.ledgers:
         ledger.close()
+    for seat in engine.seats:
+        if isinstance(seat.agent.witness, RealisedLosses):
+            directory.write_private(seat.agent.rank, _diary(seat.agent.witness))
     records = [rank_record(job, seat, ledger, training) for seat, ledger in zip(engine.seats, job.ledgers, strict=True)]
     told = everyone(job.meter, lambda: records)
     x, models = evaluator.mean_model()
@@ -142,6 +146,14 @@ def train(job: Job, directory: RunDirectory) -> int:
         _say(table(summary, directory.path))
     job.meter.close()
     return 0
+
+
+def _diary(witness: RealisedLosses) -> Iterator[dict[str, Any]]:
+    """Yield what a rank may know of its own losses, round by round and in all."""
+    yield {"note": "realised privacy losses: a function of the data, no guarantee, not to be published"}
+    for t, (loss, largest) in enumerate(zip(witness.losses, witness.largest, strict=True), 1):
+        yield {"release": t, "realised": loss, "worst": largest}
+    yield {"total": True, "realised": sum(witness.losses), "worst": sum(witness.largest)}
 
 
 def _reference(job: Job) -> Any:

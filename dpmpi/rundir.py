@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +59,13 @@ class RunDirectory:
     def metrics(self, rank: int) -> Path:
         """Return the path of a rank's metrics."""
         return self.path / "metrics" / f"rank-{rank:03d}.jsonl"
+
+    def write_private(self, rank: int, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Write what a rank keeps to itself, one JSON object a line, readable for its owner alone."""
+        path = self.path / "private" / f"rank-{rank:03d}.jsonl"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small file."""

@@ -16,6 +16,7 @@ from dpmpi.evaluation import Evaluation
 from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger
+from dpmpi.privacy.local import laplace_figures
 
 if TYPE_CHECKING:
     from dpmpi.reference import Optimum
@@ -63,9 +64,13 @@ def summarise(
     `started` is the first round's beginning in seconds since 1970, `wall` the seconds from there to the end.
     """
     config, private = job.config, is_private(job.config, job.sigmas)
+    figures: dict[str, float] | None = None
     for record in ranks:
         spending, earlier = _heard(record.pop("spending")), _heard(record.pop("earlier"))
         record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
+        if private and spending and all(_pure(event) for event in spending):
+            found = laplace_figures(spending, config.delta)
+            figures = max(figures or found, found, key=lambda each: each["l1"])
         add_up = private and bool(earlier)
         record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if add_up else None
     epsilons = [record["epsilon"] for record in ranks]
@@ -99,6 +104,7 @@ def summarise(
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
             "epsilon_theorem": claimed_epsilon(job.prospect, min(job.sigmas)),
+            "laplace": figures,
             "budget": config.epsilon,
             "evaluation_outside_guarantee": job.evaluate_every > 0 or config.reference,
             "insecure_noise": config.insecure_noise_seed is not None,
@@ -122,6 +128,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("relative error", _number(summary["error"], ".3e")),
         ("consensus error", _number(summary["consensus_error"], ".3e")),
         ("privacy", _privacy(privacy)),
+        ("counted otherwise", _otherwise(privacy["laplace"])),
         ("budgets", _budgets(summary["per_rank"])),
         ("messages", f"{communication['messages']:,}"),
         ("bytes", f"{communication['bytes']:,}"),
@@ -132,7 +139,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         f"{summary['algorithm']}, {summary['ranks']} ranks, {summary['graph']['name']}, {summary['rounds']} rounds, "
         f"dimension {summary['dimension']}"
     )
-    lines = [f"  {name:<16} {value}" for name, value in rows if value is not None]
+    lines = [f"  {name:<17} {value}" for name, value in rows if value is not None]
     return "\n".join([title, *lines])
 
 
@@ -144,6 +151,17 @@ def _budgets(ranks: Sequence[dict[str, Any]]) -> str | None:
         return "kept by all ranks"
     spent = f"spent by {len(stopped)} of {len(ranks)} ranks, the first in round {min(stopped)}"
     return f"{spent}; they went on without data"
+
+
+def _pure(event: ReleaseEvent) -> bool:
+    return event.noise == "laplace" and event.sampling.kind == "full"
+
+
+def _otherwise(figures: dict[str, float] | None) -> str | None:
+    if figures is None:
+        return None
+    names = {"worst_case": "pure, worst case", "l1": "pure, L1", "zcdp": "zCDP", "pld": "PLD (even shifts, no bound)"}
+    return ", ".join(f"{name} {figures[key]:.3g}" for key, name in names.items())
 
 
 def _told(spending: Mapping[Any, int]) -> list[Any]:

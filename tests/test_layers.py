@@ -16,7 +16,7 @@ LAYERS = [
     {"losses", "penalties", "graphs", "data", "privacy", "crypto"},
     {"schedules"},
     {"problem", "algorithms", "exchange", "transport"},
-    {"engine", "config", "agreement"},
+    {"engine", "config", "agreement", "claims"},
     {"rundir", "evaluation", "reference", "planning"},
     {"wallets"},
     {"assembly", "progress", "plan", "verify", "audit_statistics"},

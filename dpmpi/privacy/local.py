@@ -24,7 +24,7 @@ from dpmpi.errors import BudgetExceeded, ConfigError
 from dpmpi.privacy.accountants import equal_split_pld_epsilon, rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import RdpFilter
-from dpmpi.privacy.mixtures import mixture_curvature
+from dpmpi.privacy.mixtures import mixture_curvature, realised_loss
 from dpmpi.privacy.renyi import zcdp_epsilon
 from dpmpi.privacy.tallies import Spending, group_of
 
@@ -111,3 +111,22 @@ class MixtureFilter(RdpFilter):
                 f"{self.budget:.6g} is left"
             )
         self.spent += cost
+
+
+class RealisedLosses:
+    """A `Witness`: what each output of a method with random weights gave away, by the closed form of mixtures.py.
+
+    A realised loss is a function of the data: it stays on its rank, in a file that only its owner can read. It is no
+    guarantee, and nothing may stop or change because of it.
+    """
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        """The loss of each output, summed over its coordinates."""
+        self.largest: list[float] = []
+        """What it would have been at worst: reach/scale in every coordinate."""
+
+    def saw(self, output: Array, low: Array, high: Array, scale: float, reach: float) -> None:
+        """Note one output."""
+        self.losses.append(float(np.sum(realised_loss(low, high, output, 1.0 / scale, reach))))
+        self.largest.append(output.size * reach / scale)
