@@ -14,7 +14,7 @@ LAYERS = [
     {"core"},
     {"rng", "rows", "methods", "minimiser"},
     {"losses", "penalties", "graphs", "data", "privacy", "crypto"},
-    {"schedules"},
+    {"schedules", "admm"},
     {"problem", "algorithms", "exchange", "transport"},
     {"engine", "config", "agreement", "claims"},
     {"rundir", "evaluation", "reference", "planning"},
@@ -87,7 +87,7 @@ def test_plug_ins_do_not_import_each_other():
                 assert not module.startswith(f"dpmpi.{folder}"), f"{name(path)} imports its sibling {module}"
 
 
-ALGORITHMS_MAY = ("dpmpi.core", "dpmpi.methods", "dpmpi.penalties", "dpmpi.errors")
+ALGORITHMS_MAY = ("dpmpi.core", "dpmpi.methods", "dpmpi.admm", "dpmpi.penalties", "dpmpi.errors")
 
 
 def test_algorithms_import_core_and_penalties_alone():

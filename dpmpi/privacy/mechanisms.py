@@ -69,7 +69,7 @@ class Pricing:
         coordinate.
         """
         b = self.b * scale
-        if extra and self.kind not in ("laplace", "spherical-laplace"):
+        if extra and self.kind in ("gaussian", "discrete-gaussian"):
             raise ConfigError(f"a pure loss on top needs pure noise, found {self.kind}: use spherical-laplace")
         return ReleaseEvent(
             self.kind, b, self.ratio * sensitivity + extra * b, sampling, 1 if extra else self.coordinates
@@ -169,6 +169,10 @@ class DeafMechanism(GaussianMechanism):
 
     def __init__(self, sigma: float, stream: PrivateStream, dimension: int) -> None:
         super().__init__(sigma, GaussianNoise(stream, dimension))
+
+    def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
+        """Return the event of the query without a pure loss on top, which Gaussian noise has no words for."""
+        return self.price.event(query.sensitivity, query.sampling, scale)
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         """Overwrite `value` with noise."""

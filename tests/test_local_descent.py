@@ -1,0 +1,274 @@
+"""Gradient descent with random weights: dense references, contracts, what it reaches and what it cannot."""
+
+import dataclasses
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dpmpi.algorithms.local_descent import LocalDescent, MinMaxDescent
+from dpmpi.core import Agent
+from dpmpi.errors import ConfigError
+from dpmpi.graphs import make_graph
+from dpmpi.losses import LOSSES
+from dpmpi.penalties import Regulariser
+from dpmpi.privacy.mechanisms import make_mechanism
+from dpmpi.rng import PrivateStream, insecure_key
+from dpmpi.rows import Dense
+from dpmpi.testing import check_no_leak, check_releases, check_sensitivity, random_shards, simulate
+
+PENALTIES = [Regulariser(l2=0.05), Regulariser(l1=0.01, l2=0.05), Regulariser(l2=0.05, ball=0.3), Regulariser(box=0.2)]
+METHODS = [LocalDescent, MinMaxDescent]
+
+
+def shards_of_unlike_ranks(n, records=40, m=6, seed=0):
+    """Each rank's rows lie around a centre of its own; labels follow a common w, some at random."""
+    draw = np.random.default_rng(seed)
+    w, shards = draw.standard_normal(m), []
+    for _ in range(n):
+        X = draw.standard_normal((records, m)) + draw.standard_normal(m)
+        X /= np.linalg.norm(X, axis=1, keepdims=True)
+        shards.append((Dense(X), np.where(draw.random(records) < 0.2, -1.0, 1.0) * np.sign(X @ w)))
+    return shards
+
+
+def gradients(shards, x):
+    """The logistic gradients of all ranks, each at its own row of x."""
+    pairs = zip(shards, x, strict=True)
+    return np.array([r.matrix.T @ LOSSES["logistic"].slope(r.matrix @ v, y) / len(y) for (r, y), v in pairs])
+
+
+def dense_descent(shards, eta, penalty, rounds):
+    """Algorithm 2 as Eq. (7) prints it, h by a proximal step of the mean; returns the models after all rounds."""
+    n, m = len(shards), shards[0][0].dimension
+    y, x = np.zeros((n, m)), np.zeros(m)
+    streams, points = [PrivateStream(insecure_key(0, i), "weights") for i in range(n)], []
+    for t in range(1, rounds + 1):
+        points.append(x.copy())
+        pairs = [(i, j) for j in range(n) for i in range(j)]
+        a, b = max(pairs, key=lambda pair: np.abs(y[pair[0]] - y[pair[1]]).sum())
+        rest = sum(y[j] for j in range(n) if j not in (a, b))
+        shift = x - y.mean(axis=0)  # what the proximal step did
+        w = np.array([stream.uniforms(m) for stream in streams])
+        step = eta(t) * gradients(shards, np.tile(x, (n, 1)))
+        y = 2 * w / n * y[a] + 2 * (1 - w) / n * y[b] + rest / n + shift - step
+        penalty.prox(y.mean(axis=0), eta(t), x)
+    return x, np.mean(points, axis=0)
+
+
+def dense_minmax(shards, graph, eta, penalty, rounds):
+    """Algorithm 2*, Eq. (28), over closed neighbourhoods."""
+    n, m = len(shards), shards[0][0].dimension
+    near = [[i] + [j for edge in graph.edges if i in edge for j in edge if j != i] for i in range(n)]
+    x = np.zeros((n, m))
+    streams = [PrivateStream(insecure_key(0, i), "weights") for i in range(n)]
+    for t in range(1, rounds + 1):
+        low, high = np.array([x[N].min(axis=0) for N in near]), np.array([x[N].max(axis=0) for N in near])
+        w = 1.0 - np.array([stream.uniforms(m) for stream in streams])
+        v = w * low + (1 - w) * high - eta(t) * gradients(shards, x)
+        for i in range(n):
+            penalty.prox(v[i], eta(t), x[i])
+    return x
+
+
+def models(engine):
+    out = np.zeros((len(engine.seats), engine.seats[0].agent.dimension))
+    for row, seat in zip(out, engine.seats, strict=True):
+        engine.model(seat, row)
+    return out
+
+
+SCHEDULES = {"harmonic": lambda t: 0.8 / t, "sqrt": lambda t: 0.8 / math.sqrt(t), "geometric": lambda t: 0.8 * 0.9**t}
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda p: p.describe() + str(p.domain))
+@pytest.mark.parametrize("rule", SCHEDULES)
+def test_descent_is_the_dense_reference(rule, penalty):
+    shards, eta = shards_of_unlike_ranks(5), SCHEDULES[rule]
+    last, mean = dense_descent(shards, eta, penalty, 12)
+    for averaging, expected in (("none", last), ("uniform", mean)):
+        method = LocalDescent(step=0.8, step_schedule=rule, step_ratio=0.9, averaging=averaging)
+        x = models(simulate(method, shards, 12, graph="complete", loss="logistic", penalty=penalty))
+        np.testing.assert_allclose(x, np.tile(expected, (5, 1)), rtol=0, atol=1e-10)
+        assert np.all(x == x[0])
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda p: p.describe() + str(p.domain))
+@pytest.mark.parametrize("spec", ["ring", "complete", "star"])
+def test_minmax_is_the_dense_reference(spec, penalty):
+    shards = shards_of_unlike_ranks(5)
+    method = MinMaxDescent(step=0.8)
+    x = models(simulate(method, shards, 12, graph=spec, loss="logistic", penalty=penalty))
+    expected = dense_minmax(shards, make_graph(spec, 5, 0), SCHEDULES["sqrt"], penalty, 12)
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10)
+    assert np.abs(x - x.mean(axis=0)).max() > 1e-3
+
+
+@pytest.mark.parametrize("batch", ["full", "1", "5", "fixed:4"])
+@pytest.mark.parametrize("make", METHODS)
+def test_contracts(make, batch):
+    check_no_leak(make, batch=batch, loss="logistic", graph="complete")
+    check_no_leak(make, batch=batch, loss="hinge", graph="complete")
+    check_sensitivity(make, batch=batch, loss="logistic", graph="complete", lipschitz=0.5)
+    for growth in (1.0, 1.02):
+        check_releases(partial(make, noise_growth=growth), batch=batch, loss="logistic", graph="complete")
+
+
+def newton(shards, l2):
+    """The minimiser of the mean logistic loss over ranks plus l2 |x|^2 / 2."""
+    x = np.zeros(shards[0][0].dimension)
+    for _ in range(30):
+        g, H = l2 * x, l2 * np.eye(x.size)
+        for rows, y in shards:
+            p = 1.0 / (1.0 + np.exp(y * (rows.matrix @ x)))
+            g = g - rows.matrix.T @ (y * p) / (len(y) * len(shards))
+            H = H + (rows.matrix.T * (p * (1.0 - p))) @ rows.matrix / (len(y) * len(shards))
+        x = x - np.linalg.solve(H, g)
+    assert np.linalg.norm(g) < 1e-14
+    return x
+
+
+def errors(method, shards, l2, checkpoints, graph="complete"):
+    """Return the largest relative distance of a rank's model from the optimum after each checkpoint."""
+    best = newton(shards, l2)
+    engine = simulate(method, shards, checkpoints[0], graph=graph, loss="logistic", penalty=Regulariser(l2=l2))
+    found = []
+    for t in checkpoints:
+        engine.advance(t)
+        found.append(float(np.linalg.norm(models(engine) - best, axis=1).max() / np.linalg.norm(best)))
+    return found
+
+
+def test_harmonic_steps_reach_the_optimum():
+    """The random weights act like the noise of stochastic gradients: the mean squared error is of the order of 1/t."""
+    runs = [errors(LocalDescent(), shards_of_unlike_ranks(4, seed=seed), 1.0, [100, 1600]) for seed in range(5)]
+    early, late = np.mean(np.square(runs), axis=0)
+    assert late < early / 5  # 16 times the rounds
+    assert late < 0.005**2
+
+
+def test_the_default_step_suits_a_weak_penalty():
+    early, late = errors(LocalDescent(), shards_of_unlike_ranks(5), 0.02, [200, 1600])
+    assert late < early < 0.02
+    assert late < 0.004
+
+
+def test_geometric_steps_stop_short_of_the_optimum():
+    shards, l2 = shards_of_unlike_ranks(5), 1.0
+    method = LocalDescent(step=1.0, step_schedule="geometric")
+    best, penalty = newton(shards, l2), Regulariser(l2=l2)
+    engine = simulate(method, shards, 400, graph="complete", loss="logistic", penalty=penalty)
+    stopped = models(engine)[0]
+    engine.advance(1200)
+    later = models(engine)[0]
+    assert np.linalg.norm(later - stopped) < 1e-7 * np.linalg.norm(best)
+    assert np.linalg.norm(later - best) > 5e-4 * np.linalg.norm(best)
+
+
+def test_minmax_reaches_the_optimum_of_two_agents():
+    """The middle of two values is their mean, so that (7) is unbiased for two ranks."""
+    shards = shards_of_unlike_ranks(2, 100)
+    early, late = errors(MinMaxDescent(step_schedule="harmonic"), shards, 0.5, [200, 4000])
+    assert late < 0.01
+    assert late < early
+
+
+def test_minmax_goes_to_the_middle_and_not_to_the_mean():
+    """f_i = (x - c_i)^2 / 2 with c = 0, 0, 0, 0, 1: the optimum is 1/5, and the middle of the extremes 1/2."""
+    shards = [(Dense(np.ones((1, 1))), np.array([c])) for c in (0.0, 0.0, 0.0, 0.0, 1.0)]
+    settings = {"graph": "complete", "loss": "squared", "penalty": Regulariser(), "lipschitz": 10.0}
+    biased = MinMaxDescent(step=0.5, averaging="uniform")
+    x = models(simulate(biased, shards, 1000, **settings)).mean()
+    assert 0.25 < x < 0.5
+    fair = LocalDescent(step=0.5, step_schedule="sqrt", averaging="uniform")
+    assert models(simulate(fair, shards, 1000, **settings)).mean() == pytest.approx(0.2, abs=0.01)
+
+
+def test_minmax_keeps_an_error_on_unlike_ranks():
+    found = errors(MinMaxDescent(step=0.5), shards_of_unlike_ranks(10, 100, 14), 1.0, [400, 800], "random:edges=40")
+    assert min(found) > 0.03
+
+
+@dataclasses.dataclass
+class Keeping:
+    """A witness that keeps what it is told."""
+
+    told: list = dataclasses.field(default_factory=list)
+
+    def saw(self, output, low, high, scale, reach):
+        self.told.append((output.copy(), low, high, scale, reach))
+
+
+@pytest.mark.parametrize("make", METHODS)
+def test_the_witness_is_told_the_interval_and_the_noise(make):
+    shards, rounds = random_shards(4, 10, 5, 3), 9
+    method = make(step=0.7, step_schedule="sqrt", noise_growth=1.02)
+    for sigma in (0.0, 0.3):
+        keeping = {}
+
+        def make_agent(rank, *rest, keeping=keeping):
+            keeping[rank] = Keeping()
+            return Agent(rank, *rest, witness=keeping[rank])
+
+        def mechanism(rank, m, sigma=sigma):
+            return make_mechanism("laplace" if sigma else "none", sigma, insecure_key(5, rank), m)
+
+        settings = {"graph": "complete", "loss": "logistic", "mechanism": mechanism}
+        engine = simulate(method, shards, rounds, make_agent=make_agent, **settings)
+        np.testing.assert_array_equal(models(engine), models(simulate(method, shards, rounds, **settings)))
+        for seat in engine.seats:
+            told, charged = keeping[seat.agent.rank].told, seat.agent.charges.charged
+            stream = PrivateStream(insecure_key(0, seat.agent.rank), "weights")
+            for t, ((output, low, high, scale, reach), (_, event)) in enumerate(zip(told, charged, strict=True), 1):
+                u, eta, width = stream.uniforms(5), 0.7 / math.sqrt(t), high - low
+                assert np.all(width >= 0)
+                assert t == 1 or width.max() > 1e-6
+                assert scale == pytest.approx(event.scale * eta)
+                assert reach == pytest.approx(2.0 / 10 * eta)
+                if sigma == 0.0:
+                    ends = u * width, (1 - u) * width  # the pair's order is free, so that u counts from either end
+                    assert np.all(np.min(np.abs(output - low - ends), axis=0) < 1e-12)
+
+
+def test_steps_are_never_longer_than_the_curvature_allows():
+    """All rows are the same unit vector, curvature 1: steps of 100/t would diverge before they are short enough."""
+    shards = [(Dense(np.ones((1, 1))), np.array([c])) for c in (0.0, 1.0, 5.0)]
+    settings = {"graph": "complete", "loss": "squared", "penalty": Regulariser(), "lipschitz": 1e9}
+    x = models(simulate(LocalDescent(step=100.0), shards, 1500, **settings))
+    np.testing.assert_allclose(x, 2.0, rtol=0.05)
+
+
+@pytest.mark.parametrize("make", METHODS)
+def test_checkpoints_of_the_model_do_not_change_the_run(make):
+    shards = random_shards(4, 10, 5, 1)
+    settings = {"graph": "complete", "loss": "logistic", "batch": "3"}
+    whole = simulate(make(averaging="uniform"), shards, 30, **settings)
+    pieces = simulate(make(averaging="uniform"), shards, 7, **settings)
+    for t in (8, 23, 30):
+        models(pieces)
+        pieces.advance(t)
+    np.testing.assert_array_equal(models(whole), models(pieces))
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "graph", "message"),
+    [
+        (LocalDescent, {}, "ring", "--graph complete"),
+        (LocalDescent, {"step": 0.0}, "complete", "expected --step > 0"),
+        (MinMaxDescent, {"step": 0.0}, "ring", "expected --step > 0"),
+        (LocalDescent, {"step_ratio": 1.5}, "complete", "--step-ratio"),
+        (MinMaxDescent, {"step_schedule": "geometric", "step_ratio": 0.001}, "ring", "closer to 1"),
+        (MinMaxDescent, {"noise_growth": 0.0}, "ring", "expected --noise-growth > 0"),
+        (LocalDescent, {"noise_growth": 0.5}, "complete", "closer to 1"),
+    ],
+)
+def test_what_they_cannot_do_is_refused_in_one_line(make, options, graph, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        simulate(make(**options), random_shards(5, 5, 3, 0), 50, graph=graph, loss="logistic")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_rank_alone_descends():
+    shards = shards_of_unlike_ranks(1)
+    assert errors(LocalDescent(), shards, 1.0, [300])[0] < 0.01
