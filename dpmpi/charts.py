@@ -1,0 +1,204 @@
+"""From results to what a figure shows: curves with their spread over the repetitions. No drawing here.
+
+A curve's line is the median over the repetitions, point by point, and its band the 10% to 90% quantiles. Over rounds,
+seconds, bytes or epsilon a point is an evaluation: the repetitions are evaluated after the same rounds, so the k-th
+evaluations belong together, and their horizontal position is the median too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.results import QUANTILES, Group, Run, SweepResult, spread
+from dpmpi.sweepfile import Plot
+
+LABELS = {
+    "round": "round",
+    "seconds": "time (s)",
+    "bytes": "bytes sent by all ranks",
+    "messages": "messages of all ranks",
+    "epsilon": "certified epsilon so far, largest rank",
+    "objective": "objective F(x)",
+    "suboptimality": "suboptimality F(x) - F*",
+    "accuracy": "accuracy on held-out rows",
+    "consensus_error": "consensus error, rms distance to the mean model",
+    "error": "error |x - x*|^2 / |x*|^2",
+    "rank_error": "error of a rank, mean of |x_i - x*|^2 / |x*|^2",
+    "privacy.epsilon": "certified epsilon",
+    "privacy.epsilon_theorem": "epsilon by the paper's theorem",
+    "communication.bytes": "bytes sent by all ranks",
+    "wall_seconds": "time (s)",
+    "rounds_per_second": "rounds per second",
+    "graph.beta": "beta of the mixing matrix",
+}
+BYTES = ("bytes", "communication.bytes", "communication.payload_bytes")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line: `style` is the position of its series, the same in all figures. A flat one has no x of its own."""
+
+    label: str
+    style: int
+    x: Array
+    low: Array
+    middle: Array
+    high: Array
+    repetitions: int
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes; all panels of a chart share their vertical range."""
+
+    title: str
+    x: str
+    x_label: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure: panels, axes, and, if x is text, the ticks."""
+
+    name: str
+    title: str
+    y: str
+    y_label: str
+    panels: tuple[Panel, ...]
+    log: str = ""
+    ticks: tuple[str, ...] = ()
+    points: bool = False
+    note: str = ""
+
+
+def over_time_curve(label: str, style: int, runs: Sequence[Run], x: str, y: str) -> Curve | None:
+    """Return the median curve of runs that were evaluated after the same rounds; None if one lacks a figure."""
+    if not runs or any(x not in run.curves or y not in run.curves for run in runs):
+        return None
+    length = min(len(run.curves["round"]) for run in runs)
+    xs = np.median([run.curves[x][:length] for run in runs], axis=0)
+    ys = np.array([run.curves[y][:length] for run in runs])
+    keep = ~np.isnan(xs) & ~np.isnan(ys).any(axis=0)
+    if not keep.any():
+        return None
+    low, middle, high = np.quantile(ys[:, keep], QUANTILES, axis=0)
+    return Curve(label, style, xs[keep], low, middle, high, len(runs))
+
+
+def runs_charts(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
+    """Return how good plain runs are, against rounds, seconds and bytes; every run is a line."""
+    known = all("suboptimality" in run.curves for run in runs)
+    charts = []
+    for y in ("suboptimality" if known else "objective", "accuracy", "consensus_error"):
+        panels = []
+        for x in ("round", "seconds", "bytes"):
+            lines = (
+                over_time_curve(label, i, [run], x, y) for i, (run, label) in enumerate(zip(runs, labels, strict=True))
+            )
+            curves = tuple(line for line in lines if line is not None)
+            if curves:
+                panels.append(Panel("", x, LABELS[x], curves))
+        if panels:
+            title = f"{_capital(y.replace('_', ' '))} against rounds, time and bytes"
+            log = "y" if y != "accuracy" and all((c.middle > 0).all() for p in panels for c in p.curves) else ""
+            log = "" if y == "objective" else log
+            charts.append(Chart(y.replace("_", "-"), title, y, LABELS[y], tuple(panels), log))
+    return charts
+
+
+def plot_chart(sweep: SweepResult, plot: Plot, name: str) -> Chart:
+    """Return the figure that a sweep file asks for; it has no panels if no run has such figures."""
+    grid: dict[str, list[Any]] = sweep.index["grid"]
+    styles = {one["name"]: position for position, one in enumerate(sweep.index["series"])}
+    over_time = plot.over_time(grid)
+    on_grid = plot.x in grid and not over_time
+    split = {} if not over_time and not on_grid else {k: v for k, v in grid.items() if k != plot.x and len(v) > 1}
+    words = on_grid and not all(isinstance(value, int | float) for value in grid[plot.x])
+    x_label = _grid_label(plot.x) if on_grid else LABELS.get(plot.x, plot.x)
+    panels = []
+    for values in itertools.product(*split.values()):
+        point = dict(zip(split, values, strict=True))
+        curves: list[Curve] = []
+        for series, groups in _by_series(sweep.groups, point):
+            label, style = groups[0].label, styles[series]
+            if over_time:
+                drawn = over_time_curve(label, style, [run for group in groups for run in group.runs], plot.x, plot.y)
+            else:
+                drawn = _grid_curve(label, style, groups, plot, grid if on_grid else None, words)
+            curves += [] if drawn is None else [drawn]
+        title = ", ".join(f"{key} = {value}" for key, value in point.items())
+        if curves:
+            panels.append(Panel(title, plot.x, x_label, tuple(curves)))
+    ticks = tuple(str(value) for value in grid[plot.x]) if words else ()
+    y_label = LABELS.get(plot.y, plot.y.replace("_", " ").replace(".", ", "))
+    title = plot.title or _capital(f"{y_label} against {x_label}")
+    note = "" if panels else f"No run that is done has {plot.y} against {plot.x}."
+    return Chart(name, title, plot.y, y_label, tuple(panels), plot.log, ticks, not over_time, note)
+
+
+def chart_csv(chart: Chart) -> str:
+    """Return the plotted numbers: one line per point."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["panel", "series", "x_name", "x", "y_name", "median", "q10", "q90", "repetitions"])
+    for panel in chart.panels:
+        for curve in panel.curves:
+            rows = zip(curve.x, curve.middle, curve.low, curve.high, strict=True)
+            for x, middle, low, high in rows:
+                at: Any = "" if curve.flat else chart.ticks[int(x)] if chart.ticks else float(x)
+                figures = [float(middle), float(low), float(high)]
+                writer.writerow([panel.title, curve.label, panel.x, at, chart.y, *figures, curve.repetitions])
+    return out.getvalue()
+
+
+def _by_series(groups: Iterable[Group], point: Mapping[str, Any]) -> list[tuple[str, list[Group]]]:
+    """Return the groups of every series that lie at a point; without a key, it lies at all its values."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.runs and all(group.grid.get(key, value) == value for key, value in point.items()):
+            found.setdefault(group.series, []).append(group)
+    return list(found.items())
+
+
+def _grid_curve(
+    label: str, style: int, groups: Sequence[Group], plot: Plot, grid: Mapping[str, list[Any]] | None, words: bool
+) -> Curve | None:
+    """Return the points of a series over a grid key (`grid`) or over a number of the summary (None), by their x."""
+    points: list[tuple[float, float, float, float]] = []
+    repetitions, flat = 0, False
+    for group in groups:
+        found = spread([run.number(plot.y) for run in group.runs])
+        at: float | None
+        if grid is None:
+            middle = spread([run.number(plot.x) for run in group.runs])
+            at = None if middle is None else middle[1]
+        elif plot.x not in group.grid:
+            at, flat = 0.0, True
+        else:
+            value = group.grid[plot.x]
+            at = float(grid[plot.x].index(value)) if words else float(value)
+        if found is not None and at is not None:
+            points.append((at, *found))
+            repetitions = max(repetitions, len(group.runs))
+    if not points:
+        return None
+    xs, low, middle_, high = np.array(sorted(points)).T
+    return Curve(label, style, xs, low, middle_, high, repetitions, flat)
+
+
+def _grid_label(key: str) -> str:
+    return {"epsilon": "epsilon asked for"}.get(key, key.replace("-", " "))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
