@@ -18,6 +18,8 @@ usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
   verify   replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo
   audit    measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...
   data     list sources, prepare shards: python -m dpmpi data shard libsvm:FILE --ranks 20 --out 'shards/{rank}.npz'
+  sweep    a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick
+  report   figures and one page from runs or a sweep: python -m dpmpi report runs/demo
 """
 
 
@@ -31,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     commands: dict[str, Callable[[Sequence[str]], int]] = {
         "run": _run, "bench": _bench, "plan": _plan, "verify": _verify, "audit": _audit, "data": _data,
+        "sweep": _sweep, "report": _report,
     }  # fmt: skip
     try:
         if words[0] not in commands:
@@ -70,6 +73,18 @@ def _audit(argv: Sequence[str]) -> int:
     from dpmpi.audit import main as audit  # noqa: PLC0415 - each command brings its own imports
 
     return audit(argv)
+
+
+def _sweep(argv: Sequence[str]) -> int:
+    from dpmpi.sweep import main as sweep  # noqa: PLC0415 - each command brings its own imports
+
+    return sweep(argv)
+
+
+def _report(argv: Sequence[str]) -> int:
+    from dpmpi.report import main as report  # noqa: PLC0415 - each command brings its own imports
+
+    return report(argv)
 
 
 def _data(argv: Sequence[str]) -> int:
