@@ -245,7 +245,7 @@ def _hyperparameters() -> dict[str, tuple[Any, str, str]]:
         hints = get_type_hints(cls)
         for f in _hyperfields(cls):
             owners = found[f.name][2] + ", " if f.name in found else ""
-            hint = next((part for part in get_args(hints[f.name]) if part is float), hints[f.name])  # float | None
+            hint = next((part for part in get_args(hints[f.name]) if part in (int, float)), hints[f.name])  # X | None
             default = "derived" if f.default is None else f.default
             found[f.name] = (hint, f.metadata["help"], f"{owners}{name}: {default}")
     return found

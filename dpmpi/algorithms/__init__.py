@@ -1,5 +1,6 @@
 """The methods: one file each, one line here."""
 
+from dpmpi.algorithms.consensus_descent import ConsensusDescent, GeometricDescent, PlainDescent
 from dpmpi.algorithms.coordinate_descent import CoordinateDescent
 from dpmpi.algorithms.dp_admm import CentredADMM
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging, SampledDualAveraging
@@ -8,12 +9,17 @@ from dpmpi.algorithms.ip_admm import MultiStepADMM
 from dpmpi.algorithms.local_admm import LocalAdmm
 from dpmpi.algorithms.local_descent import LocalDescent, MinMaxDescent
 from dpmpi.algorithms.objective_admm import DualPerturbation, RecycledADMM
+from dpmpi.algorithms.one_shot import OneShot
 from dpmpi.methods import Method
 
 ALGORITHMS: dict[str, type[Method]] = {
     "dda": ConventionalDualAveraging,
     "dp-dda": DualAveraging,
     "sampled-dda": SampledDualAveraging,
+    "dgd": PlainDescent,
+    "dp-dgd": ConsensusDescent,
+    "hmv-dgd": GeometricDescent,
+    "one-shot": OneShot,
     "admm": ExactADMM,
     "ip-admm": MultiStepADMM,
     "dp-admm": CentredADMM,

@@ -1,0 +1,68 @@
+"""The mean from one noisy local sum and consensus: the baseline that iterative methods for the mean have to beat.
+
+For f_i(x) = |x - d_i|^2 / 2 + constant, with d_i the mean of the records of rank i, the minimiser of F is the prox of h
+at the mean of the d_i. In round 1 rank i releases d_i, once; from then on all ranks average:
+
+    v_i(1) = sum_j w_ij (d_j + noise)                                                    (1)
+    v_i(t) = sum_j w_ij v_j(t-1)                                                         (2)
+    model  = argmin_x |x - v_i(t)|^2 / 2 + h(x)                                          (3)
+
+d_i is minus the gradient of f_i at 0, which is how it is asked for: one record moves it by 2 L / b.
+
+Privacy: the data enter through (1) alone, in one release that may spend the whole budget; (2), (3) are post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpmpi.core import Agent, Array, Mix, Release, Steps, Terms, public
+from dpmpi.errors import ConfigError
+from dpmpi.methods import Method, Planned
+
+WHY_PUBLIC = "a weighted sum of released means"
+
+
+@dataclass
+class State:
+    """What an agent carries from round to round."""
+
+    v: Array
+
+
+@dataclass(frozen=True)
+class OneShot(Method):
+    """One release, then consensus."""
+
+    mechanisms: ClassVar[tuple[str, ...]] = ("gaussian", "laplace", "spherical-laplace")
+
+    def check(self, terms: Terms) -> None:
+        """Refuse losses whose gradient at one point does not tell the minimiser."""
+        if not terms.curvature_floor == terms.smoothness == 1.0:
+            raise ConfigError(
+                "one-shot expects the loss mean, found one that one gradient does not determine: "
+                "use --loss mean with --data mean:..., or dp-dgd"
+            )
+
+    def releases(self, terms: Terms) -> list[Planned]:
+        """Return the one release."""
+        return [Planned(terms.gradient_sensitivity)] if terms.active_rounds else []
+
+    def start(self, agent: Agent) -> State:
+        """Return v = 0."""
+        return State(np.zeros(agent.dimension))
+
+    def round(self, agent: Agent, state: State, t: int) -> Steps:
+        """Run (1), later (2)."""
+        v = state.v
+        if t == 1:
+            released: Release = agent.release(agent.problem.subgradient(v))
+            np.negative(released.value, out=v)
+        yield Mix(public(v, because=WHY_PUBLIC), out=v)  # (1), (2)
+
+    def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
+        """Write (3) to `out`."""
+        agent.penalty.prox(state.v, 1.0, out=out)
