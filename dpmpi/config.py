@@ -153,6 +153,9 @@ class Config:
                     f"{_flag(name)} does not apply to {self.algorithm}, which takes "
                     f"{', '.join(map(_flag, known)) or 'no options'}"
                 )
+            words = get_args(get_type_hints(cls)[name]) if isinstance(value, str) else ()
+            if words and value not in words:
+                raise ConfigError(f"{self.algorithm} takes {_flag(name)} {' or '.join(words)}, got {value}")
             least = known[name].metadata.get("minimum")
             if least is not None and not (value >= least and math.isfinite(value)):
                 raise ConfigError(f"{_flag(name)} must be a finite number of at least {least:g}, got {value}")
@@ -210,11 +213,10 @@ def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
             parser.add_argument(_flag(f.name), type=f.metadata["kind"], metavar=f.metadata["metavar"], help=text)
     parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const=0, help=argparse.SUPPRESS)
     group = parser.add_argument_group("hyperparameters of the algorithms")
-    for name, (hint, text, owners) in sorted(_hyperparameters().items()):
+    for name, (hint, text) in sorted(_hyperparameters().items()):
         choices = get_args(hint) if get_origin(hint) is Literal else None
         kind = str if choices else hint
-        whole = f"{text} ({owners})".replace("%", "%%")
-        group.add_argument(_flag(name), type=kind, choices=choices, help=whole, metavar="X")
+        group.add_argument(_flag(name), type=kind, choices=choices, help=text.replace("%", "%%"), metavar="X")
     return parser
 
 
@@ -238,17 +240,24 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _hyperparameters() -> dict[str, tuple[Any, str, str]]:
-    """Return name -> (type, help, which algorithms with which default) over all algorithms."""
-    found: dict[str, tuple[Any, str, str]] = {}
+def _hyperparameters() -> dict[str, tuple[Any, str]]:
+    """Return name -> (type, help) over all algorithms: what the flag means to which of them, with which default."""
+    hints: dict[str, Any] = {}
+    meanings: dict[str, dict[str, list[str]]] = {}
     for name, cls in ALGORITHMS.items():
-        hints = get_type_hints(cls)
+        types = get_type_hints(cls)
         for f in _hyperfields(cls):
-            owners = found[f.name][2] + ", " if f.name in found else ""
-            hint = next((part for part in get_args(hints[f.name]) if part in (int, float)), hints[f.name])  # X | None
+            hint = next((part for part in get_args(types[f.name]) if part in (int, float)), types[f.name])  # X | None
+            if get_origin(hint) is Literal and f.name in hints:  # each algorithm checks its own words
+                words = dict.fromkeys((*get_args(hints[f.name]), *get_args(hint)))
+                hint = Literal[tuple(words)]
+            hints[f.name] = hint
             default = "derived" if f.default is None else f.default
-            found[f.name] = (hint, f.metadata["help"], f"{owners}{name}: {default}")
-    return found
+            meanings.setdefault(f.name, {}).setdefault(f.metadata["help"], []).append(f"{name}: {default}")
+    return {
+        name: (hint, "; ".join(f"{text} ({', '.join(owners)})" for text, owners in meanings[name].items()))
+        for name, hint in hints.items()
+    }
 
 
 def _hyperfields(cls: type[Method]) -> tuple[dataclasses.Field[Any], ...]:
@@ -265,7 +274,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    hints = {f.name: f.metadata["kind"] for f in _fields()} | {n: h for n, (h, _, _) in _hyperparameters().items()}
+    hints = {f.name: f.metadata["kind"] for f in _fields()} | {n: h for n, (h, _) in _hyperparameters().items()}
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")

@@ -1,6 +1,7 @@
 import pytest
 
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
+from dpmpi.algorithms import ALGORITHMS
 from dpmpi.config import Config, parse
 from dpmpi.errors import ConfigError
 
@@ -86,3 +87,26 @@ def test_impossible_files(tmp_path, text, message):
 def test_a_hyperparameter_of_another_algorithm_is_refused():
     with pytest.raises(ConfigError, match="does not apply to dp-dda, which takes --weighting, --gamma"):
         Config(options=(("inner_steps", 3),)).check()
+
+
+def test_a_flag_that_means_something_else_to_each_algorithm():
+    """The parser takes every algorithm's words; the algorithm takes its own."""
+    assert parse(["--algorithm", "ldp-gd", "--average", "mean"]).make_algorithm().average == "mean"
+    assert parse(["--algorithm", "ip-admm", "--average", "tail"]).make_algorithm().average == "tail"
+    with pytest.raises(ConfigError, match="ldp-gd takes --average last or mean, got tail"):
+        parse(["--algorithm", "ldp-gd", "--average", "tail"])
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_survives_its_own_configuration(name, tmp_path):
+    config = parse(["--algorithm", name])
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    assert parse(["--config", str(tmp_path / "config.toml")]).make_algorithm() == config.make_algorithm()
+
+
+def test_pure_noise_has_no_delta():
+    assert parse(["--algorithm", "ldp-admm", "--delta", "0", "--epsilon", "1"]).delta == 0
+    with pytest.raises(ConfigError, match="needs pure noise"):
+        parse(["--algorithm", "dp-dda", "--delta", "0", "--epsilon", "1"])
+    with pytest.raises(ConfigError, match="dp-dda takes --mechanism gaussian, got laplace"):
+        parse(["--algorithm", "dp-dda", "--mechanism", "laplace"])

@@ -87,8 +87,8 @@ SCHEDULES = {"harmonic": lambda t: 0.8 / t, "sqrt": lambda t: 0.8 / math.sqrt(t)
 def test_descent_is_the_dense_reference(rule, penalty):
     shards, eta = shards_of_unlike_ranks(5), SCHEDULES[rule]
     last, mean = dense_descent(shards, eta, penalty, 12)
-    for averaging, expected in (("none", last), ("uniform", mean)):
-        method = LocalDescent(step=0.8, step_schedule=rule, step_ratio=0.9, averaging=averaging)
+    for average, expected in (("last", last), ("mean", mean)):
+        method = LocalDescent(step=0.8, step_schedule=rule, step_ratio=0.9, average=average)
         x = models(simulate(method, shards, 12, graph="complete", loss="logistic", penalty=penalty))
         np.testing.assert_allclose(x, np.tile(expected, (5, 1)), rtol=0, atol=1e-10)
         assert np.all(x == x[0])
@@ -178,10 +178,10 @@ def test_minmax_goes_to_the_middle_and_not_to_the_mean():
     """f_i = (x - c_i)^2 / 2 with c = 0, 0, 0, 0, 1: the optimum is 1/5, and the middle of the extremes 1/2."""
     shards = [(Dense(np.ones((1, 1))), np.array([c])) for c in (0.0, 0.0, 0.0, 0.0, 1.0)]
     settings = {"graph": "complete", "loss": "squared", "penalty": Regulariser(), "lipschitz": 10.0}
-    biased = MinMaxDescent(step=0.5, averaging="uniform")
+    biased = MinMaxDescent(step=0.5, average="mean")
     x = models(simulate(biased, shards, 1000, **settings)).mean()
     assert 0.25 < x < 0.5
-    fair = LocalDescent(step=0.5, step_schedule="sqrt", averaging="uniform")
+    fair = LocalDescent(step=0.5, step_schedule="sqrt", average="mean")
     assert models(simulate(fair, shards, 1000, **settings)).mean() == pytest.approx(0.2, abs=0.01)
 
 
@@ -243,8 +243,8 @@ def test_steps_are_never_longer_than_the_curvature_allows():
 def test_checkpoints_of_the_model_do_not_change_the_run(make):
     shards = random_shards(4, 10, 5, 1)
     settings = {"graph": "complete", "loss": "logistic", "batch": "3"}
-    whole = simulate(make(averaging="uniform"), shards, 30, **settings)
-    pieces = simulate(make(averaging="uniform"), shards, 7, **settings)
+    whole = simulate(make(average="mean"), shards, 30, **settings)
+    pieces = simulate(make(average="mean"), shards, 7, **settings)
     for t in (8, 23, 30):
         models(pieces)
         pieces.advance(t)

@@ -88,8 +88,8 @@ class LocalDescent(Method):
     )
     step_ratio: float = field(default=0.95, metadata={"minimum": 0.0, "help": "r of geometric steps"})
     noise_growth: float = field(default=1.0, metadata={"minimum": 0.0, "help": "g: noise of round t is sigma / g^t"})
-    averaging: Literal["none", "uniform"] = field(
-        default="none", metadata={"help": "the model is the last iterate, or the mean over the rounds"}
+    average: Literal["last", "mean"] = field(
+        default="last", metadata={"help": "the model is the last iterate, or the mean over the rounds"}
     )
 
     def check(self, terms: Terms) -> None:
@@ -131,14 +131,14 @@ class LocalDescent(Method):
 
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write x, or its mean over the points of the first t gradients, to `out`."""
-        if self.averaging == "uniform":
+        if self.average == "mean":
             np.divide(state.total, t, out=out)
         else:
             np.copyto(out, state.x)
 
     def _descend(self, agent: Agent, state: State, eta: float, t: int) -> None:
         """Write low + w (high - low) - eta s to y, with s the noised gradient at x."""
-        if self.averaging == "uniform":
+        if self.average == "mean":
             state.total += state.x
         query, scale = agent.problem.subgradient(state.x), self._scale(t)
         clean = None if agent.witness is None else query.value.copy()
