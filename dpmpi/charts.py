@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.privacy.mixtures import gamma_reduction
+from dpmpi.privacy.theorems import local_gamma
 from dpmpi.results import QUANTILES, Group, Run, SweepResult, spread
 from dpmpi.sweepfile import Plot
 
@@ -79,6 +81,7 @@ class Chart:
     ticks: tuple[str, ...] = ()
     points: bool = False
     note: str = ""
+    """Instead of the caption that says how many runs there are."""
 
 
 def over_time_curve(label: str, style: int, runs: Sequence[Run], x: str, y: str) -> Curve | None:
@@ -144,6 +147,28 @@ def plot_chart(sweep: SweepResult, plot: Plot, name: str) -> Chart:
     title = plot.title or _capital(f"{y_label} against {x_label}")
     note = "" if panels else f"No run that is done has {plot.y} against {plot.x}."
     return Chart(name, title, plot.y, y_label, tuple(panels), plot.log, ticks, not over_time, note)
+
+
+def gamma_chart() -> Chart:
+    """Return what random weights hide: gamma of [XYD] against the width omega, by Theorem 2.3 and exactly.
+
+    gamma is the expected privacy loss of an output over its largest, for Laplace noise of rate beta on a uniform draw
+    from an interval of width omega, which one record can move by `shift`. The first panel is Figure 1 of [XYD].
+
+    [XYD] Xiao, Ye, Devadas. Local differential privacy in decentralized optimization. arXiv:1902.06101, 2019.
+    """
+    omegas, panels = np.linspace(0.1, 1.0, 46), []
+    for shift in (0.001, 0.05):
+        curves = []
+        for style, beta in enumerate((2.0, 6.0, 10.0)):
+            # A style one palette further is the same colour, dashed.
+            for name, gamma, step in (("exact", gamma_reduction, 0), ("theorem", local_gamma, 7)):
+                y = np.array([gamma(beta, omega, shift) for omega in omegas.tolist()])
+                curves.append(Curve(f"beta = {beta:g}, {name}", style + step, omegas, y, y, y, 1))
+        panels.append(Panel(f"shift = {shift}", "omega", "width omega of the interval", tuple(curves)))
+    note = "Where the dashed line lies below the solid one of its colour, Theorem 2.3 is no bound."
+    title = "What random weights hide: expected privacy loss over its largest"
+    return Chart("gamma", title, "gamma", "gamma", tuple(panels), note=note)
 
 
 def chart_csv(chart: Chart) -> str:

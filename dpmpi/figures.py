@@ -35,6 +35,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 SIZE = (4.4, 3.1)
 """Inches: no wider than what a telephone can show without shrinking the text beyond reading."""
+LEGEND_LINES, LEGEND_LINE = 4, 0.22
 DIRECT_LABELS = 5
 DIRECT_LETTERS = 16
 LABEL_GAP = 0.085
@@ -119,10 +120,11 @@ def draw_panel(chart: Chart, panel: Panel) -> str:
                 text = {"color": colour(curve.style), "va": "center", "transform": axes.transAxes}
                 axes.text(1.02, height, curve.label, **text)
         elif len(ends) > 1:
-            columns = 2 if max(len(curve.label) for curve in panel.curves) <= 26 else 1
             figure.legend(loc="outside lower left", ncols=columns, handlelength=1.8, columnspacing=1.4)
 
-    return draw(paint)
+    columns = 2 if max(len(curve.label) for curve in panel.curves) <= 26 else 1
+    more = max(0, math.ceil(len(panel.curves) / columns) - LEGEND_LINES)  # a long legend must not eat the axes
+    return draw(paint, (SIZE[0], SIZE[1] + LEGEND_LINE * more))
 
 
 def draw_epsilons(ranks: Sequence[dict[str, Any]], target: float | None, delta: float) -> str:

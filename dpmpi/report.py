@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmpi import figures, page
-from dpmpi.charts import plot_chart, runs_charts
+from dpmpi.charts import gamma_chart, plot_chart, runs_charts
 from dpmpi.config import Parser
 from dpmpi.errors import ConfigError
 from dpmpi.page import Section
@@ -96,6 +96,18 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
     return out
 
 
+def write_figure(out: Path) -> Path:
+    """Write the page with the figure that needs no runs, `charts.gamma_chart`, and its plots; return where."""
+    plots, chart = Plots(out.parent / "plots"), gamma_chart()
+    try:
+        plots.folder.mkdir(parents=True, exist_ok=True)
+        section = Section("Against the width of the weights", (chart_figure(chart, plots),), wide=True)
+        out.write_text(page.page(chart.title, [], [section], figures.LIGHT, figures.DARK), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the report {out}: {error.strerror}") from error
+    return out
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = Parser(
@@ -103,12 +115,15 @@ def main(argv: Sequence[str]) -> int:
         description="Draw runs or sweeps: plots/ and one HTML page that needs nothing else.",
         epilog="example: python -m dpmpi report runs/demo runs/other --out comparison.html",
     )  # fmt: skip
-    parser.add_argument("paths", nargs="+", type=Path, metavar="RUN_OR_SWEEP", help="a run or sweep directory")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="RUN_OR_SWEEP", help="a run or sweep directory")
+    parser.add_argument("--figure", choices=("gamma",), help="instead of runs: what the weights of ldp-admm hide")
     parser.add_argument("--out", type=Path, metavar="FILE.html", help="(default: report.html in it; here, for several)")
     flags = parser.parse_args(argv)
     if flags.out is not None and flags.out.suffix != ".html":
         raise ConfigError(f"--out is the page's name and ends with .html, got {flags.out}")
-    _say(write_report(flags.paths, flags.out))
+    if bool(flags.paths) == bool(flags.figure):
+        raise ConfigError("expected a run or sweep directory, or --figure gamma without one: name one of them")
+    _say(write_figure(flags.out or Path("gamma.html")) if flags.figure else write_report(flags.paths, flags.out))
     return 0
 
 

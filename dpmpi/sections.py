@@ -163,6 +163,8 @@ def _spread_cell(values: Sequence[float | None], form: str) -> str:
 
 
 def _caption(chart: Chart) -> str:
+    if chart.note:
+        return chart.note
     counts = sorted({curve.repetitions for panel in chart.panels for curve in panel.curves})
     flat = any(curve.flat for panel in chart.panels for curve in panel.curves)
     what = "points" if chart.points else "lines"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from collections import Counter
@@ -104,7 +105,7 @@ def summarise(
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
             "epsilon_theorem": claimed_epsilon(job.prospect, min(job.sigmas)),
-            "laplace": figures,
+            "laplace": figures and {name: _finite(value) for name, value in figures.items()},
             "budget": config.epsilon,
             "evaluation_outside_guarantee": job.evaluate_every > 0 or config.reference,
             "insecure_noise": config.insecure_noise_seed is not None,
@@ -157,11 +158,16 @@ def _pure(event: ReleaseEvent) -> bool:
     return event.noise == "laplace" and event.sampling.kind == "full"
 
 
-def _otherwise(figures: dict[str, float] | None) -> str | None:
+def _finite(value: float) -> float | None:
+    """Return null for what a delta of 0 has no bound for."""
+    return value if math.isfinite(value) else None
+
+
+def _otherwise(figures: dict[str, float | None] | None) -> str | None:
     if figures is None:
         return None
     names = {"worst_case": "pure, worst case", "l1": "pure, L1", "zcdp": "zCDP", "pld": "PLD (even shifts, no bound)"}
-    return ", ".join(f"{name} {figures[key]:.3g}" for key, name in names.items())
+    return ", ".join(f"{name} {figures[key]:.3g}" for key, name in names.items() if figures[key] is not None)
 
 
 def _told(spending: Mapping[Any, int]) -> list[Any]:

@@ -4,12 +4,13 @@ A run of the family is a series, a point of the grid and a repetition. Its setti
 
     [run]  <  [quick] (with --quick)  <  [[series]]  <  [series.quick] (with --quick)  <  [grid]
 
-less what the series lists in `without`. This module knows the form of a file; `dpmpi.sweepplan` makes its runs and
-checks their settings.
+less what the series lists in `without`. `${NAME}` in a text is replaced from the environment. This module knows the
+form of a file; `dpmpi.sweepplan` makes its runs and checks their settings.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ FROM_OPTIMUM = ("suboptimality", "error", "rank_error")
 _RESERVED = {"out": "--out", "loopback": "--launcher", "ranks": "ranks = N at the top", "config": "[run] itself"}
 _TOP = ("title", "paper", "figure", "text", "ranks", "repetitions", "run", "quick", "series", "grid", "repeat", "plot")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True)
@@ -202,8 +204,16 @@ def _settings(where: str, table: dict[str, Any]) -> Settings:
             raise ConfigError(f"{where} {key} is not for a sweep's settings: use {_RESERVED[name]}")
         if not isinstance(value, str | int | float):
             raise ConfigError(f"{where} {key} must be one value: text, a number, true or false; found {value!r}")
-        settings[name] = value
+        settings[name] = _expanded(f"{where} {key}", value) if isinstance(value, str) else value
     return settings
+
+
+def _expanded(where: str, text: str) -> str:
+    """Return the text with each `${NAME}` replaced from the environment, so that a file names no machine's paths."""
+    for name in _VARIABLE.findall(text):
+        if not os.environ.get(name):
+            raise ConfigError(f"{where} needs the environment variable {name}, which is not set: export {name}=...")
+    return _VARIABLE.sub(lambda match: os.environ[match[1]], text)
 
 
 def dashed(key: str) -> str:

@@ -1,6 +1,7 @@
 """ADMM with random weights: dense reference, contracts, stability, the paper's own setting."""
 
 import dataclasses
+import json
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpmpi.privacy.mixtures import realised_loss
 from dpmpi.reference import find_optimum
 from dpmpi.rng import PrivateStream, insecure_key
 from dpmpi.rows import Dense
+from dpmpi.run import main
 from dpmpi.testing import check_no_leak, check_releases, check_sensitivity, random_shards, simulate
 
 PENALTIES = [Regulariser(l2=0.05), Regulariser(l1=0.01, l2=0.05), Regulariser(l2=0.05, ball=0.3), Regulariser(box=0.2)]
@@ -266,3 +268,13 @@ def test_what_it_cannot_do_is_refused_in_one_line(options, loss, n, message):
     with pytest.raises(ConfigError, match=message) as caught:
         simulate(LocalAdmm(**options), random_shards(n, 5, 3, 0), 50, graph="complete", loss=loss)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_with_pure_noise_leaves_a_summary(tmp_path):
+    """Figures that need a delta are null at delta = 0, not infinity, which JSON does not have."""
+    flags = "--algorithm ldp-admm --loss logistic --data synthetic:samples=40,features=3 --rounds 4 --loopback 2"
+    assert main([*flags.split(), "--graph=complete", "--epsilon=1", "--delta=0", f"--out={tmp_path / 'run'}"]) == 0
+    privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
+    assert privacy["epsilon"] == pytest.approx(1, rel=1e-3)
+    assert privacy["laplace"]["l1"] == pytest.approx(privacy["epsilon"])
+    assert privacy["laplace"]["zcdp"] is None

@@ -20,6 +20,7 @@ from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.local import MixtureFilter, laplace_figures
 from dpmpi.privacy.mechanisms import LaplaceMechanism, make_mechanism
 from dpmpi.privacy.mixtures import gamma_reduction, mixture_curvature, mixture_divergence, realised_loss
+from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.renyi import divergences, laplace_divergence
 from dpmpi.privacy.samplers import LaplaceNoise
 from dpmpi.privacy.tallies import group_of
@@ -114,6 +115,13 @@ def test_published_figures():
     assert certified_epsilon(growing(100), 0.0) == pytest.approx(figures["l1"])
     with pytest.raises(ConfigError):
         laplace_figures({ReleaseEvent("gaussian", 1.0, 1.0, FULL): 1}, 1e-5)
+
+
+def test_ranks_that_spent_the_same_are_priced_once():
+    first = laplace_figures(growing(20), 1e-5)
+    misses = pld_epsilon.cache_info().misses
+    assert laplace_figures(growing(20), 1e-5) == first
+    assert pld_epsilon.cache_info().misses == misses
 
 
 def test_hundreds_of_distinct_releases_are_priced_exactly_and_at_once():

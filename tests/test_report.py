@@ -256,6 +256,42 @@ def test_a_report_is_about_runs(tmp_path, runs):
         main([str(tmp_path)])
 
 
+def test_a_long_legend_leaves_the_axes_their_height():
+    def axes_height(labels):
+        x = np.arange(3.0)
+        curves = tuple(Curve(label, i, x, x, x, x, 1) for i, label in enumerate(labels))
+        panel = Panel("", "round", "round", curves)
+        svg = figures.draw_panel(Chart("c", "c", "error", "error", (panel,)), panel)
+        ticks = re.findall(r'<use xlink:href="#\w+" x="[\d.]+" y="([\d.]+)"', svg)
+        return max(map(float, ticks)) - min(map(float, ticks))
+
+    few, many = (axes_height([f"a label that is longer than a column, {i}" for i in range(n)]) for n in (4, 9))
+    assert many == pytest.approx(few, rel=0.15)
+
+
+def test_the_figure_of_random_weights(tmp_path, capsys):
+    assert main(["--figure", "gamma", "--out", str(tmp_path / "gamma.html")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "gamma.html")
+    check_page(tmp_path / "gamma.html")
+    assert (tmp_path / "plots/gamma-2.svg").is_file()
+    gamma = {}
+    for row in csv.DictReader(io.StringIO((tmp_path / "plots/gamma.csv").read_text())):
+        gamma.setdefault((row["panel"], row["series"]), []).append(float(row["median"]))
+    for (_, series), values in gamma.items():  # wider intervals and less noise hide more
+        assert all(1 > a > b > 0 for a, b in pairwise(values)), series
+    wide, narrow = (gamma[f"shift = {shift}", "beta = 2, exact"] for shift in (0.05, 0.001))
+    assert all(a > b for a, b in zip(wide, narrow, strict=True))
+    h = 2.0 * np.linspace(0.1, 1.0, 46) / 2  # as the shift vanishes gamma is the total variation of p, twice its peak
+    assert np.allclose(narrow, -np.expm1(-h) / h, rtol=2e-3)
+    assert all(b < a for a, b in zip(wide, gamma["shift = 0.05", "beta = 2, theorem"], strict=True))  # no bound
+
+
+@pytest.mark.parametrize("words", [[], ["somewhere", "--figure", "gamma"]])
+def test_a_report_is_about_one_thing(words):
+    with pytest.raises(ConfigError, match="or --figure gamma without one"):
+        main(words)
+
+
 def test_without_matplotlib(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'dpmpi\[report\]'"):

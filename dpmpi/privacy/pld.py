@@ -23,7 +23,7 @@ interpolation in e^eps lies above the convex truth, so that what comes out is an
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,7 @@ def _loss_distribution(group: Group, h: float, top: float) -> Any:
     return privacy_loss_distribution.PrivacyLossDistribution(pmf)
 
 
+@lru_cache(maxsize=256)  # the ranks of a run have mostly spent the same
 def pld_epsilon(groups: tuple[Group, ...], delta: float) -> float:
     """Return the epsilon of composed loss distributions, on ever finer grids until it no longer falls."""
     usable = delta - sum(group.times for group in groups) * 2.0**-50  # covers the rounding of the Fourier transforms

@@ -1,0 +1,116 @@
+"""Every experiment file: its runs can be made, in full and with --quick, on any machine."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from dpmpi.data.base import deal
+from dpmpi.errors import ConfigError
+from dpmpi.planning import noise_levels, prospect_of, schedule_of, source_of
+from dpmpi.sweepfile import read_sweep
+from dpmpi.sweepplan import plan_runs
+
+FOLDER = Path(__file__).parent.parent / "docs" / "experiments"
+FILES = sorted(FOLDER.glob("*.toml"))
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def planned(path, monkeypatch, *, quick):
+    """Return the sweep and its runs; the files of data that it names need not be there."""
+    for name in VARIABLE.findall(path.read_text()):
+        monkeypatch.setenv(name, "/nowhere")
+    sweep = read_sweep(path, quick=quick)
+    return sweep, plan_runs(sweep)
+
+
+def posed(config, ranks):
+    """Return the run's problem; data in files are taken to have 400 records a rank with 100 features."""
+    source = source_of(config)
+    if config.data.partition(":")[0] in ("adult", "libsvm", "shards"):
+        records, dimension = [400] * ranks, 100
+    else:
+        survey = source.survey()
+        training = source.training_rows(survey)
+        records, dimension = [len(deal(training, rank, ranks)) for rank in range(ranks)], survey.features
+    return prospect_of(config, schedule_of(config, ranks), records, dimension, getattr(source, "radius", None))
+
+
+def test_there_are_experiments():
+    assert FILES
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_run_can_be_made(path, quick, monkeypatch):
+    sweep, runs = planned(path, monkeypatch, quick=quick)
+    assert sweep.paper
+    assert sweep.figure
+    assert sweep.text
+    assert sweep.title != path.stem
+    assert sweep.plots
+    for run in runs:
+        if run.repetition == 0:
+            prospect = posed(run.config, sweep.ranks)
+            prospect.check()
+            if run.config.calibration == "theorem" and run.config.epsilon is not None:
+                assert min(noise_levels(prospect)) > 0.0  # the theorem has something to say at this epsilon
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_quick_is_less_work_for_the_same_lines(path, monkeypatch):
+    whole, quick = planned(path, monkeypatch, quick=False), planned(path, monkeypatch, quick=True)
+    assert [one.name for one in quick[0].series] == [one.name for one in whole[0].series]
+
+    def work(sweep, runs):
+        return sum(sweep.ranks * run.config.rounds for run in runs)
+
+    assert work(*quick) <= 0.6 * work(*whole)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_file_names_a_place_on_one_machine(path, monkeypatch):
+    _, runs = planned(path, monkeypatch, quick=False)
+    for run in runs:
+        kind, _, where = run.config.data.partition(":")
+        if kind in ("adult", "libsvm", "shards"):
+            assert where.startswith("/nowhere")  # what the variable was set to
+
+
+TEXT = """
+ranks = 2
+[run]
+data = "libsvm:${SOME_FOLDER}/${SOME_NAME}.bz2"
+[grid]
+graph = ["file:${SOME_FOLDER}/a", "file:${SOME_FOLDER}/b"]
+[[series]]
+name = "one"
+ledger = "${SOME_FOLDER}"
+"""
+
+
+def test_variables_come_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_FOLDER", "/d/$x${SOME_NAME}")  # what is put in is not looked at again
+    monkeypatch.setenv("SOME_NAME", "a9a")
+    path = tmp_path / "x.toml"
+    path.write_text(TEXT)
+    sweep = read_sweep(path)
+    assert sweep.base["data"] == "libsvm:/d/$x${SOME_NAME}/a9a.bz2"
+    assert sweep.grid["graph"] == ("file:/d/$x${SOME_NAME}/a", "file:/d/$x${SOME_NAME}/b")
+    assert sweep.series[0].settings["ledger"] == "/d/$x${SOME_NAME}"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_variable_that_is_not_set_is_named_in_one_line(tmp_path, monkeypatch, value):
+    monkeypatch.setenv("SOME_FOLDER", "/d")
+    monkeypatch.delenv("SOME_NAME", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SOME_NAME", value)
+    path = tmp_path / "x.toml"
+    path.write_text(TEXT)
+    with pytest.raises(ConfigError) as found:
+        read_sweep(path)
+    assert "[run] data needs the environment variable SOME_NAME" in str(found.value)
+    assert len(str(found.value).splitlines()) == 1
+    assert not os.environ.get("SOME_NAME")
