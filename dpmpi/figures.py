@@ -35,7 +35,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 SIZE = (4.4, 3.1)
 """Inches: no wider than what a telephone can show without shrinking the text beyond reading."""
-LEGEND_LINES, LEGEND_LINE = 4, 0.22
+LEGEND_LINES, LEGEND_LINE, LEGEND_LETTERS = 4, 0.22, 42
 DIRECT_LABELS = 5
 DIRECT_LETTERS = 16
 LABEL_GAP = 0.085
@@ -122,8 +122,10 @@ def draw_panel(chart: Chart, panel: Panel) -> str:
         elif len(ends) > 1:
             figure.legend(loc="outside lower left", ncols=columns, handlelength=1.8, columnspacing=1.4)
 
-    columns = 2 if max(len(curve.label) for curve in panel.curves) <= 26 else 1
-    more = max(0, math.ceil(len(panel.curves) / columns) - LEGEND_LINES)  # a long legend must not eat the axes
+    letters = [len(curve.label) for curve in panel.curves]
+    half = math.ceil(len(letters) / 2)
+    columns = 2 if max(letters[:half]) + max(letters[half:], default=0) <= LEGEND_LETTERS else 1
+    more = max(0, math.ceil(len(letters) / columns) - LEGEND_LINES)  # a long legend must not eat the axes
     return draw(paint, (SIZE[0], SIZE[1] + LEGEND_LINE * more))
 
 

@@ -269,6 +269,19 @@ def test_a_long_legend_leaves_the_axes_their_height():
     assert many == pytest.approx(few, rel=0.15)
 
 
+@pytest.mark.parametrize("letters", [(25, 25), (17, 25), (25, 17), (26, 16), (40, 3)])
+def test_a_legend_fits_into_its_figure(letters):
+    x = np.arange(3.0)
+    curves = tuple(Curve("n" * count, i, x, x, x, x, 1) for i, count in enumerate(letters * 3))
+    panel = Panel("", "round", "round", curves)
+    svg = figures.draw_panel(Chart("c", "c", "error", "error", (panel,)), panel)
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg).group(1))
+    starts = re.findall(r'translate\(([\d.]+) [\d.]+\)[^>]*>(n+)<|x="([\d.]+)"[^>]*>(n+)<', svg)
+    assert len(starts) == len(curves)
+    for one, text, other, same in starts:  # a letter is 0.6 of its size of 10 points wide, or less
+        assert float(one or other) + 6.34 * len(text or same) <= width
+
+
 def test_the_figure_of_random_weights(tmp_path, capsys):
     assert main(["--figure", "gamma", "--out", str(tmp_path / "gamma.html")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "gamma.html")
