@@ -1,0 +1,299 @@
+"""Who is who, and the keys that two ranks agree on.
+
+Identities are Ed25519 keys: one private key file a rank (PEM, readable by its owner alone) and one public roster for
+all. At the start of each incarnation of a run, rank i draws an X25519 key pair (x_i, X_i) and sends a hello
+
+    MAGIC | incarnation | i | P_i | X_i | signature of (HELLO, run, incarnation, i, X_i) under its identity P_i     (1)
+
+With a, b the lower and the higher of two ranks, and s the X25519 secret of x_i and X_j, which must not be zero,
+
+    shared = (run, incarnation, a, b, P_a, P_b, X_a, X_b)
+    key of direction i -> j = HKDF-SHA256(s, salt = run, info = (SEAL, shared, i, j))                               (2)
+    secret of the masks     = HKDF-SHA256(s, salt = run, info = (MASK, shared))                                     (3)
+
+where the parts of a tuple are joined with their lengths. The x_i are never stored: keys of different incarnations have
+nothing in common, and a stolen identity does not open what was recorded before.
+
+Without key files a rank draws an identity for the run, and there is no roster to check hellos against: messages are
+then hidden from those who only listen, not from those who can change the hellos on their way.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from dpmpi.errors import ConfigError, SealBroken
+from dpmpi.rng import fresh_key
+
+Roster: TypeAlias = tuple[bytes, ...]
+"""The ranks' Ed25519 public keys, 32 bytes each, in rank order."""
+_MAGIC = b"dpmpi 1\n"
+_HELLO = struct.Struct(">8sQI32s32s64s")
+HELLO_BYTES = _HELLO.size
+_LARGEST_FILE = 1 << 20
+
+
+# --- identities ------------------------------------------------------------------------------------------------------
+
+
+class Identity:
+    """An Ed25519 key, made from its 32 private bytes or drawn from OS entropy."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, private: bytes | None = None) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(fresh_key() if private is None else private)
+        self.public = self._key.public_key().public_bytes_raw()
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of `message`, 64 bytes."""
+        return self._key.sign(message)
+
+    def pem(self) -> bytes:
+        """Return the private key as it is written to a file."""
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, and only for files
+
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+def key_name(rank: int) -> str:
+    """Return a rank's name in the roster, which is also that of its key file."""
+    return f"rank-{rank:03d}"
+
+
+def make_identity(path: Path) -> Identity:
+    """Draw an identity and write it to a new file that only its owner can read."""
+    _write_new(path, (identity := Identity()).pem(), 0o600)
+    return identity
+
+
+def make_identities(n: int, folder: Path) -> Roster:
+    """Write folder/rank-000.key, ... and folder/roster.toml for n ranks, replacing nothing; return the roster."""
+    if n < 1:
+        raise ConfigError(f"expected at least 1 identity to make, got {n}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"expected a folder for the keys, but {folder} cannot be made: {error.strerror}") from error
+    roster = tuple(make_identity(folder / f"{key_name(rank)}.key").public for rank in range(n))
+    write_roster(folder / "roster.toml", roster)
+    return roster
+
+
+def write_roster(path: Path, roster: Sequence[bytes]) -> None:
+    """Write the public keys of all ranks to a new file."""
+    lines = [f'{key_name(rank)} = "{public.hex()}"\n' for rank, public in enumerate(roster)]
+    _write_new(path, f"# Ed25519 public keys\n[public]\n{''.join(lines)}".encode(), 0o644)
+
+
+def load_identity(path: Path) -> Identity:
+    """Read a private key file; raise `ConfigError` if others could read it too, or if it is not an Ed25519 key."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, and only for files
+
+    raw = _read(path, secret=True)
+    try:
+        key = serialization.load_pem_private_key(raw, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is locked with a password
+        raise ConfigError(f"expected an Ed25519 private key without password (PEM) in {path}, found none") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"expected an Ed25519 private key in {path}, found one of another kind: make a new key")
+    return Identity(key.private_bytes_raw())
+
+
+def load_roster(path: Path) -> Roster:
+    """Read the public keys of all ranks; raise `ConfigError` if one is missing, malformed or there twice."""
+    import tomllib  # noqa: PLC0415 - only where there is a roster
+
+    raw = _read(path, secret=False)
+    try:
+        table = tomllib.loads(raw.decode()).get("public")
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:80]
+        raise ConfigError(f"expected a roster of public keys (TOML) in {path}, found other text: {reason}") from error
+    if not isinstance(table, dict) or not table:
+        raise ConfigError(f"expected a table [public] with one key a rank in {path}, found none")
+    roster: list[bytes] = []
+    for rank in range(len(table)):
+        name = key_name(rank)
+        if name not in table:
+            raise ConfigError(f"expected the keys of ranks 0 to {len(table) - 1} in {path}, found none for {name}")
+        try:
+            public = bytes.fromhex(table[name])
+        except (ValueError, TypeError):
+            public = b""
+        if len(public) != 32:
+            raise ConfigError(f"expected 64 hexadecimal digits for {name} in {path}, found {str(table[name])[:20]!r}")
+        if public in roster:
+            other = key_name(roster.index(public))
+            raise ConfigError(f"expected a different key for each rank in {path}, found that of {other} for {name} too")
+        roster.append(public)
+    return tuple(roster)
+
+
+def check_identity(identity: Identity, rank: int, size: int, roster: Roster) -> None:
+    """Raise `ConfigError` unless the roster is one of `size` ranks and has this identity for `rank`."""
+    if len(roster) != size:
+        raise ConfigError(f"expected a roster of {size} ranks, found {len(roster)} keys: start as many ranks as it has")
+    if roster[rank] != identity.public:
+        found = f"that of rank {roster.index(identity.public)}" if identity.public in roster else "one that it lacks"
+        raise ConfigError(f"expected the key that the roster has for rank {rank}, found {found}: give each its own")
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise ConfigError(f"expected to write a new file {path}: {error.strerror}; keys are never replaced") from error
+
+
+def _read(path: Path, secret: bool) -> bytes:
+    try:
+        # Not blocking, so that a pipe in the place of the file does not hang the rank.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_FILE:
+                raise ConfigError(f"expected a file of keys at {path}, found something else or more than 1 MB")
+            if secret and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                mode = stat.S_IMODE(status.st_mode)
+                raise ConfigError(f"expected a key file for its owner alone, {path} has mode {mode:04o}: use chmod 600")
+            return file.read()
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no file name"
+        raise ConfigError(f"expected a file of keys at {path}, but it cannot be read: {reason}") from error
+
+
+# --- the handshake ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Which run, and which start of it: a run that is resumed is a new incarnation."""
+
+    run: bytes
+    incarnation: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.incarnation < 1 << 64:
+            raise ValueError(f"expected an incarnation from 0 to 2^64 - 1, got {self.incarnation}")
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a verified hello says: a rank, its identity and its X25519 public key."""
+
+    rank: int
+    identity: bytes
+    exchange: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PairKeys:
+    """What two ranks share: a key for each direction of (2), and the secret (3) of their masks."""
+
+    outgoing: bytes = field(repr=False)
+    incoming: bytes = field(repr=False)
+    masks: bytes = field(repr=False)
+
+
+class Handshake:
+    """One rank's side of the key agreement: its hello, and the keys that follow from the others' hellos.
+
+    `private` replaces the 32 bytes of OS entropy; with it, the keys are as secret as it is.
+    """
+
+    __slots__ = ("_met", "_private", "greeting", "hello", "session")
+
+    def __init__(self, session: Session, rank: int, identity: Identity, private: bytes | None = None) -> None:
+        self.session = session
+        self._private = fresh_key() if private is None else private
+        exchange = X25519PrivateKey.from_private_bytes(self._private).public_key().public_bytes_raw()
+        self._met = {rank}
+        self.greeting = Greeting(rank, identity.public, exchange)
+        signature = identity.sign(_signed(session, rank, exchange))
+        self.hello = _HELLO.pack(_MAGIC, session.incarnation, rank, identity.public, exchange, signature)  # (1)
+
+    def keys(self, peer: Greeting) -> PairKeys:
+        """Return the keys that this rank and `peer` share, once; raise `SealBroken` if its public key is degenerate.
+
+        A second call is refused, because a second use of the keys would repeat the nonces of the first.
+        """
+        own = self.greeting
+        if peer.rank in self._met:
+            raise ValueError(f"rank {own.rank} has its keys with rank {peer.rank} already, or is that rank itself")
+        secret = agree(self._private, peer.exchange, peer.rank)
+        self._met.add(peer.rank)
+        a, b = sorted((own, peer), key=lambda greeting: greeting.rank)
+        run = self.session.run
+        shared = _join(run, self.session.incarnation, a.rank, b.rank, a.identity, b.identity, a.exchange, b.exchange)
+        return PairKeys(
+            outgoing=hkdf(secret, run, _join(b"dpmpi seal", shared, own.rank, peer.rank)),  # (2)
+            incoming=hkdf(secret, run, _join(b"dpmpi seal", shared, peer.rank, own.rank)),
+            masks=hkdf(secret, run, _join(b"dpmpi mask", shared)),  # (3)
+        )
+
+
+def verify_hello(hello: bytes, session: Session, rank: int, roster: Roster | None) -> Greeting:
+    """Return what `rank` says in its hello; raise `SealBroken` unless it said so itself, for this session.
+
+    Without a roster the hello only proves that its sender has the identity that it shows.
+    """
+    if len(hello) != HELLO_BYTES:
+        raise SealBroken(f"expected a hello of {HELLO_BYTES} bytes from rank {rank}, got {len(hello)}")
+    magic, incarnation, sender, identity, exchange, signature = _HELLO.unpack(hello)
+    if magic != _MAGIC:
+        raise SealBroken(f"what rank {rank} sent is not a hello: do all ranks run the same version?")
+    if sender != rank or incarnation != session.incarnation:
+        raise SealBroken(
+            f"expected the hello of rank {rank}, incarnation {session.incarnation}, "
+            f"got that of rank {sender}, incarnation {incarnation}"
+        )
+    if roster is not None and (rank >= len(roster) or roster[rank] != identity):
+        raise SealBroken(f"rank {rank} says hello with another key than the roster has for it")
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed(session, rank, exchange))
+    except (InvalidSignature, ValueError) as error:  # ValueError: the identity is not the encoding of a point
+        raise SealBroken(f"rank {rank}'s hello has a wrong signature: it was changed, or is of another run") from error
+    return Greeting(rank, identity, exchange)
+
+
+def agree(private: bytes, public: bytes, peer: int) -> bytes:
+    """Return the X25519 secret; raise `SealBroken` if it is zero, as with a public key of low order."""
+    try:
+        return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise SealBroken(f"rank {peer} offers a degenerate public key: no secret can be agreed on with it") from error
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = 32) -> bytes:
+    """Return `length` bytes of HKDF-SHA256 (RFC 5869)."""
+    return HKDF(hashes.SHA256(), length, salt, info).derive(secret)
+
+
+def _signed(session: Session, rank: int, exchange: bytes) -> bytes:
+    """Return what (1) signs."""
+    return _join(b"dpmpi hello", session.run, session.incarnation, rank, exchange)
+
+
+def _join(*parts: bytes | int) -> bytes:
+    """Join with lengths, so that different tuples give different bytes."""
+    raw = [part.to_bytes(8, "big") if isinstance(part, int) else part for part in parts]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in raw)

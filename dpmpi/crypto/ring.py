@@ -1,0 +1,82 @@
+"""Fixed point modulo 2^64: real vectors as integers whose sums are exact, whatever the order.
+
+With f fractional bits and values clipped to [-C, C],
+
+    k(x) = rint(2^f min(max(x, -C), C))   as a signed integer, taken modulo 2^64                             (1)
+    decode(K) = 2^-f K                    with K read as a signed integer                                    (2)
+
+A sum of n encoded vectors, noise e (an integer vector) included, is read correctly if and only if it stays in range:
+
+    n rint(2^f C) + |e| < 2^63                                                                               (3)
+
+and is then the exact sum of rounded values, off the sum of the clipped ones by at most n 2^-(f+1) in each coordinate.
+Secret sharing modulo p needs p > 2 |sum|, not p > |sum| as in Appendix A of [XYD]: signs take one bit.
+
+[XYD] Xiao, Ye, Devadas. Local differential privacy in decentralized optimization. arXiv:1902.06101, 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.errors import ConfigError, DataError
+from dpmpi.rng import Words
+
+WORD_BITS = 64
+_LIMIT = 1 << (WORD_BITS - 1)
+
+
+def encode(x: Array, clip: float, bits: int, out: Words) -> None:
+    """Write (1) to `out`, which also serves as the scratch. Raise `DataError` if a value is not finite."""
+    if not (clip > 0.0 and 0 <= bits < WORD_BITS and clip * 2.0**bits < _LIMIT):  # written so that NaN fails
+        raise ValueError(f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, got clip {clip!r}, bits {bits}")
+    if not (math.isfinite(x.min()) and math.isfinite(x.max())):  # minimum and maximum pass a NaN on
+        i = int(np.flatnonzero(~np.isfinite(x))[0])
+        raise DataError(
+            f"expected finite values to share, found {x[i]} at position {i}: the iterates diverge, use smaller steps"
+        )
+    real = out.view(np.float64)
+    np.maximum(x, -clip, out=real)
+    np.minimum(real, clip, out=real)
+    np.multiply(real, 2.0**bits, out=real)
+    np.rint(real, out=real)
+    np.copyto(out.view(np.int64), real, casting="unsafe")
+
+
+def decode(words: Words, bits: int, out: Array) -> None:
+    """Write (2) to `out`: exact below 2^53 steps, else the float64 nearest to the exact value."""
+    np.copyto(out, words.view(np.int64), casting="unsafe")
+    np.multiply(out, 2.0**-bits, out=out)
+
+
+def check_capacity(n: int, clip: float, bits: int, noise_tail: float = 0.0) -> None:
+    """Raise `ConfigError` unless (3) holds for n ranks; the message names the largest f that would do.
+
+    `noise_tail` bounds the sum of the noises of all ranks, in the units of x.
+    """
+    if n < 1 or not (0.0 < clip < math.inf and 0.0 <= noise_tail < math.inf):
+        raise ConfigError(
+            f"expected at least 1 rank, a finite clip > 0 and a finite noise tail >= 0, "
+            f"got {n} ranks, clip {clip!r}, noise tail {noise_tail!r}"
+        )
+    if not 0 <= bits < WORD_BITS:
+        raise ConfigError(f"expected 0 to {WORD_BITS - 1} fractional bits, got {bits}")
+    peak = _peak(n, clip, bits, noise_tail)
+    if peak < _LIMIT:
+        return
+    fitting = [f for f in range(WORD_BITS) if _peak(n, clip, f, noise_tail) < _LIMIT]
+    advice = f"use at most {fitting[-1]} fractional bits" if fitting else "use a smaller clip or less noise"
+    raise ConfigError(
+        f"expected sums below 2^63, but {n} ranks with clip {clip:g}, noise up to {noise_tail:g} and {bits} fractional "
+        f"bits reach 2^{math.log2(peak):.1f}: {advice}"
+    )
+
+
+def _peak(n: int, clip: float, bits: int, noise_tail: float) -> int:
+    """Return the left side of (3), exactly."""
+    step = Fraction(1, 1 << bits)
+    return n * round(Fraction(clip) / step) + math.ceil(Fraction(noise_tail) / step)
