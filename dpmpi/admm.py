@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from dpmpi.core import Agent, Array, NeighbourSum, Steps, Terms, public
 from dpmpi.errors import ConfigError
-from dpmpi.methods import Method
+from dpmpi.methods import Asked, Method
 
 RHO_HELP = "penalty of disagreement; default beta / (16 largest degree), for dp-admm beta / 8"
 ETA_HELP = "weight of the proximal term |w - w_i|^2 / 2; default beta, for dp-admm beta / 2"
@@ -110,6 +110,8 @@ class Averaging(Method):
 @dataclass(frozen=True)
 class ConsensusADMM(Averaging):
     """Steps (1), (3) and (4), for methods that differ in (2)."""
+
+    asks: ClassVar[tuple[Asked, ...]] = ("neighbour sum",)
 
     rho: float | None = field(
         default=None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpmpi.core import Transport
-from dpmpi.errors import ConfigError, DataError, DpmpiError, LedgerError
+from dpmpi.errors import ConfigError, DataError, DpmpiError, LedgerError, SealBroken
 
 
 def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[Any]:
@@ -24,7 +24,7 @@ def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[
     values = []
     for name, message, value in map(json.loads, transport.collect(texts)):
         if name is not None:
-            kinds = {kind.__name__: kind for kind in (ConfigError, DataError, LedgerError)}
+            kinds = {kind.__name__: kind for kind in (ConfigError, DataError, LedgerError, SealBroken)}
             raise kinds.get(name, DpmpiError)(message)
         values.append(value)
     return values

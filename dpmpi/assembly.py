@@ -15,20 +15,20 @@ from typing import Any
 from dpmpi import __version__
 from dpmpi.agreement import agreed, everyone, on_first
 from dpmpi.config import Config
-from dpmpi.core import Agent, Event, Transport
+from dpmpi.core import Agent, Event, Mechanism, Transport
 from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
-from dpmpi.exchange import EXCHANGES
 from dpmpi.penalties import Regulariser, parse_penalty
 from dpmpi.planning import Prospect, noise_levels, prospect_of, schedule_of, source_of
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import RealisedLosses
-from dpmpi.privacy.mechanisms import make_mechanism
+from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
 from dpmpi.problem import Batch, make_problem
 from dpmpi.rng import PrivateStream, fresh_key, insecure_key
 from dpmpi.rows import Dense
 from dpmpi.schedules import SampledSchedule, StaticSchedule
+from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
 from dpmpi.transport.meter import Meter
 from dpmpi.wallets import Wallet, open_wallets
 
@@ -77,12 +77,13 @@ def assemble(
     for count in records:
         batch.check(count)
     prospect.check()
-    known = config.epsilon is None
-    sigmas = noise_levels(prospect) if known else on_first(transport, lambda: noise_levels(prospect))
-    if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
-        raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
+    check_shares(prospect)
+    sigmas = agreed_noise(prospect, transport)
     wallets = open_wallets(prospect, transport, ledger_path, shards, sigmas, stack)
+    run = on_first(transport, lambda: os.urandom(8).hex())
+    secrets = agree_on_secrets(config, transport, run)
     meter, seats, ledgers = Meter(transport), [], []
+    carrier = sealed(config, meter, secrets)
 
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
@@ -91,13 +92,13 @@ def assemble(
             problem = make_problem(
                 shard.rows, shard.labels, config.loss, batch, prospect.lipschitz, stream, getattr(source, "radius", 0.0)
             )
-            kind = prospect.kind if sigmas[rank] else "none"
-            mechanism = make_mechanism(kind, sigmas[rank], key, algorithm.width(dimension))
+            mechanism = make_noise(prospect, rank, sigmas[rank], key)
+            told = algorithm.testifies and sigmas[rank] and prospect.kind == "laplace"
             agent = Agent(
                 rank, schedule.share, prospect.terms(rank), problem, penalty, mechanism, NotYet(),
-                PrivateStream(key, "weights"), RealisedLosses() if algorithm.testifies and kind == "laplace" else None,
+                PrivateStream(key, "weights"), RealisedLosses() if told else None,
             )  # fmt: skip
-            exchange = EXCHANGES[config.exchange](meter, rank, transport.size)
+            exchange = make_exchange(config, carrier, rank, secrets, sigmas[rank])
             seats.append(Seat(agent, algorithm.start(agent), exchange))
 
     agreed(transport, take_seats)
@@ -105,7 +106,6 @@ def assemble(
     every = config.evaluate
     if every is None:
         every = 0 if source.private else max(1, config.rounds // 20)
-    run = on_first(transport, lambda: os.urandom(8).hex())
     outside = "on: it reads the data without noise, outside of the guarantee"
     header = {
         "run": run, "dpmpi": __version__, "algorithm": config.algorithm, "config": config.digest(),
@@ -127,7 +127,7 @@ def assemble(
             ledgers.append(ledger)
 
     agreed(transport, open_ledgers)
-    engine = Engine(algorithm, schedule, meter, seats)
+    engine = Engine(algorithm, schedule, carrier, seats)
     return Job(
         run,
         config,
@@ -144,6 +144,26 @@ def assemble(
         records,
         every,
     )
+
+
+def agreed_noise(prospect: Prospect, transport: Transport) -> list[float]:
+    """Return the noise of every rank, calibrated on the first one."""
+    sigmas: list[float]
+    if prospect.config.epsilon is None:
+        sigmas = noise_levels(prospect)
+    else:
+        sigmas = on_first(transport, lambda: noise_levels(prospect))
+    if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
+        raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
+    return sigmas
+
+
+def make_noise(prospect: Prospect, rank: int, sigma: float, key: bytes) -> Mechanism:
+    """Return what a rank adds to its values, or to the sum of all ranks' values."""
+    config, width = prospect.config, prospect.method.width(prospect.dimension)
+    if sigma and config.noise_in == "sum":
+        return SumMechanism(sigma, prospect.schedule.size - config.colluders, config.share_bits, key, width)
+    return make_mechanism(prospect.kind if sigma else "none", sigma, key, width)
 
 
 class NotYet:

@@ -19,6 +19,7 @@ usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
   audit    measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...
   data     list sources, prepare shards: python -m dpmpi data shard libsvm:FILE --ranks 20 --out 'shards/{rank}.npz'
   sweep    a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick
+  keys     identities for sealed messages: python -m dpmpi keys make 20 keys/
   report   figures and one page from runs or a sweep: python -m dpmpi report runs/demo
 """
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     commands: dict[str, Callable[[Sequence[str]], int]] = {
         "run": _run, "bench": _bench, "plan": _plan, "verify": _verify, "audit": _audit, "data": _data,
-        "sweep": _sweep, "report": _report,
+        "sweep": _sweep, "report": _report, "keys": _keys,
     }  # fmt: skip
     try:
         if words[0] not in commands:
@@ -85,6 +86,34 @@ def _report(argv: Sequence[str]) -> int:
     from dpmpi.report import main as report  # noqa: PLC0415 - each command brings its own imports
 
     return report(argv)
+
+
+def _keys(argv: Sequence[str]) -> int:
+    from pathlib import Path  # noqa: PLC0415 - each command brings its own imports
+
+    from dpmpi.config import Parser  # noqa: PLC0415
+    from dpmpi.crypto.keys import key_name, make_identities, make_identity  # noqa: PLC0415
+
+    parser = Parser(
+        prog="python -m dpmpi keys", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Make what --keys DIR of a run reads: roster.toml for all, rank-000.key for one rank each.",
+        epilog="examples: python -m dpmpi keys make 20 keys/\n"
+        "          python -m dpmpi keys one 3 keys/    for rank 3 alone; its line goes into everybody's roster",
+    )  # fmt: skip
+    parser.add_argument("action", choices=("make", "one"), help="make: keys for N ranks; one: the key of rank N alone")
+    parser.add_argument("number", type=int, metavar="N")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    flags = parser.parse_args(argv)
+    if flags.action == "make":
+        roster = make_identities(flags.number, flags.folder)
+        print(f"{len(roster)} keys and roster.toml in {flags.folder}: give each rank its own key file and the roster")
+        return 0
+    if flags.number < 0:
+        raise ConfigError(f"expected a rank of at least 0, got {flags.number}")
+    flags.folder.mkdir(parents=True, exist_ok=True)
+    identity = make_identity(flags.folder / f"{key_name(flags.number)}.key")
+    print(f'{key_name(flags.number)} = "{identity.public.hex()}"')
+    return 0
 
 
 def _data(argv: Sequence[str]) -> int:

@@ -99,7 +99,20 @@ class Config:
         None, "repeatable noise, for tests: NOT PRIVATE", int, metavar="S", least=0
     )
 
-    exchange: str = _option("plain", "how requests become messages", choices=("plain",))
+    exchange: str = _option(
+        "plain", "plain messages, or secret shares of sums over all ranks", choices=("plain", "shares")
+    )
+    share_mode: str = _option(
+        "expanded", "shares expanded from pairwise secrets (computational) or full ones (information-theoretic)",
+        choices=("expanded", "full"),
+    )  # fmt: skip
+    share_bits: int = _option(40, "fractional bits of shared sums", int, metavar="F", least=0, most=62)
+    seal: bool = _option(False, "encrypt every message for its receiver alone (AES-256-GCM)", bool)
+    keys: str | None = _option(
+        None, "the folder of roster.toml and of this rank's rank-000.key (python -m dpmpi keys make)", metavar="DIR"
+    )
+    noise_in: str = _option("local", "noise on each rank's value, or inside the shared sum", choices=("local", "sum"))
+    colluders: int = _option(0, "ranks that may take their part of a sum's noise off again", int, metavar="C", least=0)
     deadline: float = _option(120.0, "seconds to wait for a silent neighbour before giving up", float, above=0)
     evaluate: int | None = _option(
         None, "evaluate every N rounds (default: 20 times a run; 0 or --no-evaluate: never; off for shards)", int,
@@ -141,7 +154,24 @@ class Config:
         sampled = ALGORITHMS[self.algorithm].schedule == "sampled"
         if self.sample_edges is not None and not sampled:
             raise ConfigError(f"--sample-edges does not apply to {self.algorithm}; take --algorithm sampled-dda")
+        self._check_secrecy()
         self.make_algorithm()
+
+    def _check_secrecy(self) -> None:
+        """Raise `ConfigError` for ways to seal and share that do not fit together."""
+        if self.noise_in == "sum" and self.exchange != "shares":
+            raise ConfigError("--noise-in sum needs sums in which nobody sees a summand: add --exchange shares")
+        if self.noise_in == "sum" and not ALGORITHMS[self.algorithm].adds_up:
+            able = ", ".join(name for name, cls in ALGORITHMS.items() if cls.adds_up)
+            raise ConfigError(f"--noise-in sum is for methods that need the sum alone ({able}), got {self.algorithm}")
+        if self.noise_in == "sum" and self.mechanism is not None:
+            raise ConfigError("--noise-in sum is a discrete gaussian: leave --mechanism out")
+        if self.noise_in == "sum" and self.epsilon is not None and self.calibration == "theorem":
+            raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
+        if self.colluders and self.noise_in != "sum":
+            raise ConfigError("--colluders is for noise inside a sum: add --noise-in sum")
+        if self.keys is not None and not self.seal and self.exchange != "shares":
+            raise ConfigError("--keys is for sealed messages: add --seal, or --exchange shares")
 
     def make_algorithm(self) -> Method:
         """Return the algorithm with its hyperparameters."""
@@ -172,7 +202,7 @@ class Config:
 
     def digest(self) -> str:
         """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher)."""
-        same = dataclasses.replace(self, out=None, ledger=None, deadline=1.0, ranks=None)
+        same = dataclasses.replace(self, out=None, ledger=None, keys=None, deadline=1.0, ranks=None)
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
 
 

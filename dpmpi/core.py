@@ -21,9 +21,14 @@ from dpmpi.errors import BudgetExceeded, LeakError, ProtocolError
 
 Array: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
+Integers: TypeAlias = NDArray[np.int64]
 
 TRAILER_BYTES = 16
 """Every message ends with two int64: its round and its hop."""
+SEAL_BYTES = 16
+"""A sealed message is longer by its tag."""
+SHARES_TAG = 1
+"""The tag of channels that carry secret shares; vectors and sums have tag 0."""
 
 
 # --- from data to a release ------------------------------------------------------------------------------------------
@@ -118,6 +123,21 @@ class Public(Sendable):
         self.because = because
 
 
+class Hidden(Sendable):
+    """A private value and this rank's part of a sum's noise, as integers: it may only go into a sum that hides it."""
+
+    __slots__ = ("noise", "secret")
+
+    def __init__(self, secret: Array, noise: Integers) -> None:
+        self.secret = secret
+        self.noise = noise
+
+    @property
+    def value(self) -> Array:  # type: ignore[override]
+        """Nobody may look at it."""
+        raise LeakError("the noise of a sum does not cover this rank's value alone: only the sum may be looked at")
+
+
 def public(value: Array, *, because: str) -> Public:
     """Declare `value` to be post-processing of earlier releases; `because` says why."""
     return Public(value, because)
@@ -137,14 +157,28 @@ class Request:
                 f"{type(self).__name__} takes a Release or public(value, because=...), got {type(vector).__name__}: "
                 "data leaves a rank only through agent.release(query)"
             )
+        if isinstance(vector, Hidden) and not isinstance(self, Sum):
+            raise LeakError(f"{type(self).__name__} shows its value, which the noise of a sum does not cover: use Sum")
         self.vector = vector
         self.out = out
 
 
 class Mix(Request):
-    """Answer: sum_j w_ij v_j over the neighbours and this rank, added up in rank order."""
+    """Answer: sum_j w_ij (v_j + times_j plus_j) over the neighbours and this rank, added up in rank order.
 
-    __slots__ = ()
+    With a release as `plus` that only a sum may show, all v_j must be the same and all weights 1/n.
+    """
+
+    __slots__ = ("plus", "times")
+
+    def __init__(
+        self, vector: Sendable, out: Array | None = None, plus: Sendable | None = None, times: float = 1.0
+    ) -> None:
+        super().__init__(vector, out)
+        if plus is not None and not isinstance(plus, Sendable):
+            raise LeakError(f"Mix adds a Release or public(value, because=...), got {type(plus).__name__}")
+        self.plus = plus
+        self.times = times
 
 
 class Gather(Request):
@@ -183,6 +217,15 @@ class Mechanism(Protocol):
     """Turns a query's value into a noised one."""
 
     sigma: float
+
+    @property
+    def hides(self) -> bool:
+        """Whether the noise covers the sum over all ranks, and a value alone must not be seen."""
+        ...
+
+    def part(self, scale: float = 1.0) -> Integers:
+        """Return this rank's part of the noise of a sum, for a mechanism that hides."""
+        ...
 
     def event(self, query: Query, scale: float = 1.0) -> Event:
         """Return what releasing `query` with noise of standard deviation `scale * sigma` costs."""
@@ -313,14 +356,20 @@ class Agent:
         """The length of the model."""
         return self.terms.dimension
 
-    def release(self, query: Query, scale: float = 1.0, part: int = 0) -> Release:
+    def release(self, query: Query, scale: float = 1.0, part: int = 0) -> Sendable:
         """Charge the query to this rank's ledger, then add noise to its value, in place.
 
         Queries with part = 0, 1, 2, ... are parts of one vector that together have the declared sensitivity: the first
         is charged for all. When the budget does not allow it, the release is zero: free of data, so the rank goes on
         mixing and nobody else notices. The decision depends on public parameters alone.
+
+        With noise inside the sum the value is `Hidden` in it, zero or not, together with this rank's part of the noise,
+        which protects the others too.
         """
-        if self._admits(query, scale, part):
+        admitted = self._admits(query, scale, part)
+        if self.mechanism.hides:
+            return Hidden(query.value, self.mechanism.part(scale))
+        if admitted:
             self.mechanism.perturb(query.value, scale)
         return Release(query.value)
 
@@ -372,32 +421,41 @@ class Schedule(Protocol):
 
 
 class Channel:
-    """One rank's buffers towards a fixed set of peers: the same bytes to each, one message from each.
+    """One rank's buffers towards a fixed set of peers: a message to each, the same bytes or not, one from each.
 
-    A message is the payload followed by the trailer (round, hop). There are two outgoing buffers, used in turns: when a
-    rank has heard from all its peers of one exchange, they have heard its message of the exchange before, so the
-    buffer that is filled next is never one that still travels, and nobody has to wait for a send.
+    A message is the payload followed by the trailer (round, hop). There are two sets of outgoing buffers, used in
+    turns: when a rank has heard from all its peers of one exchange, they have heard its message of the exchange before,
+    so the buffer that is filled next is never one that still travels, and nobody has to wait for a send.
     """
 
     __slots__ = (
-        "_incoming_trailers", "_trailers", "awaited", "exchanges", "handle", "hop", "incoming", "incoming_messages",
-        "outgoing", "outgoing_messages", "payload_bytes", "peers", "rank", "round", "tag", "turn",
+        "_incoming_trailers", "_trailers", "awaited", "distinct", "exchanges", "handle", "hop", "incoming",
+        "incoming_messages", "outgoing", "outgoing_messages", "overhead", "payload_bytes", "peers", "rank", "round",
+        "tag", "turn",
     )  # fmt: skip
 
-    def __init__(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> None:
+    def __init__(
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
+    ) -> None:
+        """Make the buffers; `distinct`: each peer gets its own bytes; `overhead` of the payload are seals."""
         n = -(-payload_bytes // 8) * 8  # whole words, so that the trailer is aligned
         self.rank = rank
         self.peers = tuple(peers)
         self.payload_bytes = payload_bytes
         self.tag = tag
+        self.distinct = distinct
+        self.overhead = overhead
         self.round = self.hop = self.turn = 0
         """The exchange that is under way, and which of the two outgoing buffers it uses."""
-        self.outgoing_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(2)]
+        different = len(self.peers) if distinct else 1
+        made: list[list[Bytes]] = [[np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(different)] for _ in range(2)]
+        self.outgoing_messages: list[list[Bytes]] = made if distinct else [one * len(self.peers) for one in made]
+        """For each of the two turns, the message to each peer."""
         self.incoming_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in self.peers]
-        self.outgoing: list[Bytes] = [message[:payload_bytes] for message in self.outgoing_messages]
-        """The payloads of the two outgoing buffers."""
+        self.outgoing: list[list[Bytes]] = [[message[:payload_bytes] for message in one] for one in made]
+        """For each of the two turns, the payloads: one for each peer if they are distinct, else one for all."""
         self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.incoming_messages]
-        self._trailers = [message[n:].view(np.int64) for message in self.outgoing_messages]
+        self._trailers = [[message[n:].view(np.int64) for message in one] for one in made]
         self._incoming_trailers = [message.data[n:] for message in self.incoming_messages]
         self.exchanges = 0
         """How often the channel was used."""
@@ -407,8 +465,8 @@ class Channel:
         """The transport's own: its requests for these buffers."""
 
     @property
-    def message(self) -> Bytes:
-        """The outgoing message in use, trailer included."""
+    def messages(self) -> list[Bytes]:
+        """The outgoing messages in use, one for each peer, trailers included."""
         return self.outgoing_messages[self.turn]
 
     def flip(self) -> int:
@@ -417,16 +475,18 @@ class Channel:
         return self.turn
 
     def stamp(self, round_: int, hop: int) -> Channel:
-        """Write (round, hop) into the outgoing trailer; return self, ready to be yielded to the transport."""
+        """Write (round, hop) into the outgoing trailers; return self, ready to be yielded to the transport."""
         self.round, self.hop = round_, hop
-        trailer = self._trailers[self.turn]
-        trailer[0], trailer[1] = round_, hop
+        for trailer in self._trailers[self.turn]:
+            trailer[0], trailer[1] = round_, hop
         self.exchanges += 1
         return self
 
     def check(self) -> None:
         """Raise `ProtocolError` if a message that came is not of this round and hop."""
-        expected = self._trailers[self.turn].tobytes()
+        if not self.peers:
+            return
+        expected = self._trailers[self.turn][0].tobytes()
         for trailer in self._incoming_trailers:
             if trailer.tobytes() != expected:
                 peer = self.peers[self._incoming_trailers.index(trailer)]
@@ -444,7 +504,9 @@ class Transport(Protocol):
     ranks: Sequence[int]
     """The ranks that live in this process: all of them on loopback, one under MPI."""
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+    def channel(
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
+    ) -> Channel:
         """Return a new channel of `rank` towards `peers`."""
         ...
 

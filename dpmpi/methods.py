@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from dpmpi.core import Agent, Array, Steps, Terms
 
-__all__ = ["Audience", "Exchanges", "Method", "Planned", "Terms"]
+__all__ = ["Asked", "Audience", "Exchanges", "Method", "Planned", "Terms"]
 
 Audience: TypeAlias = Literal["neighbours", "everyone"]
+Asked: TypeAlias = Literal["mix", "neighbour sum", "gather", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Method:
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian",)
     """The kinds of noise that the method can use; the first is the default."""
 
+    asks: ClassVar[tuple[Asked, ...]] = ("mix",)
+    """What kinds of requests it makes."""
+    adds_up: ClassVar[bool] = False
+    """Whether releases enter through the sum over all ranks alone, so that noise may be inside of it."""
     testifies: ClassVar[bool] = False
     """Whether the method tells a `Witness` what its outputs gave away."""
 

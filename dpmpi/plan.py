@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpmpi.config import Config, from_values, make_parser
-from dpmpi.core import TRAILER_BYTES
 from dpmpi.data.base import deal
 from dpmpi.errors import ConfigError
 from dpmpi.planning import claimed_epsilon, noise_levels, prospect_of, schedule_of, source_of, spent_epsilon, tally
+from dpmpi.secrecy import check_shares
 
 EXAMPLES = """\
 examples:
@@ -31,6 +31,7 @@ def make_plan(
         raise ConfigError(f"{prospect.kind} noise depends on the number of features: give --dimension M")
     config, active = prospect.config, prospect.active
     prospect.check()
+    check_shares(prospect)
     sigmas = noise_levels(prospect)
     epsilons = [
         spent_epsilon(tally(prospect.events(terms, sigma)), config.delta)
@@ -55,7 +56,7 @@ def make_plan(
         "calibration": config.calibration if config.epsilon is not None else None,
         "messages": messages,
         "payload_bytes": payload,
-        "bytes": None if payload is None else payload + messages * TRAILER_BYTES,
+        "bytes": None if payload is None else payload + messages * prospect.message_overhead,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from dpmpi import claims
 from dpmpi.claims import Claim
 from dpmpi.config import Config
-from dpmpi.core import Terms
+from dpmpi.core import SEAL_BYTES, TRAILER_BYTES, Terms
 from dpmpi.data import Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.graphs import make_graph
@@ -22,7 +22,7 @@ from dpmpi.methods import Audience, Method
 from dpmpi.penalties import parse_penalty
 from dpmpi.privacy import accountants, calibration, filters
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.mechanisms import pricing
+from dpmpi.privacy.mechanisms import pricing, sum_pricing
 from dpmpi.problem import Batch, make_terms, mean_lipschitz
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 
@@ -62,6 +62,8 @@ class Prospect:
     @property
     def kind(self) -> str:
         """The kind of noise."""
+        if self.config.noise_in == "sum":
+            return "discrete-gaussian"
         return self.config.mechanism or self.method.mechanisms[0]
 
     @property
@@ -86,7 +88,11 @@ class Prospect:
 
     def events(self, terms: Terms, sigma: float) -> list[tuple[ReleaseEvent, int]]:
         """Return all releases of a rank under noise `sigma`, (event, how many times) in order of time."""
-        price = pricing(self.kind, sigma, self.method.width(self.dimension))
+        width = self.method.width(self.dimension)
+        if self.config.noise_in == "sum":
+            price = sum_pricing(sigma, self.config.share_bits, width)
+        else:
+            price = pricing(self.kind, sigma, width)
         return [
             (price.event(r.sensitivity, terms.sampling, r.scale, r.extra), r.count)
             for r in self.method.releases(terms)
@@ -106,13 +112,24 @@ class Prospect:
     def messages(self, rank: int, active_rounds: int | None = None) -> int:
         """Return how many messages a rank sends at most."""
         terms = self.terms(rank, active_rounds)
-        return sum(self._peers(terms, part.audience) * part.count for part in self.method.exchanges(terms))
+        sent = sum(self._peers(terms, part.audience) * part.count for part in self.method.exchanges(terms))
+        return sent * self._hops
 
     def payload_bytes(self, rank: int) -> int:
         """Return how many bytes of numbers a rank sends at most."""
         terms = self.terms(rank)
         parts = self.method.exchanges(terms)
-        return sum(self._peers(terms, part.audience) * part.count * part.length * 8 for part in parts)
+        return sum(self._peers(terms, part.audience) * part.count * part.length * 8 for part in parts) * self._hops
+
+    @property
+    def _hops(self) -> int:
+        """Full shares travel before their sums do."""
+        return 2 if self.config.exchange == "shares" and self.config.share_mode == "full" else 1
+
+    @property
+    def message_overhead(self) -> int:
+        """The bytes of a message beside its numbers: the trailer, and the seal if there is one."""
+        return TRAILER_BYTES + (SEAL_BYTES if self.config.seal or self._hops == 2 else 0)
 
     def _peers(self, terms: Terms, audience: Audience) -> int:
         if audience == "everyone":
@@ -173,7 +190,8 @@ def noise_levels(prospect: Prospect) -> list[float]:
             lambda sigma: tally(prospect.events(terms, sigma)), epsilon, config.delta, cache=cache_file()
         )
 
-    return [level(prospect.terms(rank)) for rank in range(len(records))]
+    levels = [level(prospect.terms(rank)) for rank in range(len(records))]
+    return [max(levels)] * len(records) if config.noise_in == "sum" else levels  # one sum, one noise
 
 
 def claimed_epsilon(prospect: Prospect, sigma: float) -> float | None:

@@ -194,6 +194,7 @@ def _refuse(error: DpmpiError, speaker: bool) -> int:
 
 def _end_all(transport: Transport, error: BaseException, when: str, directory: RunDirectory | None) -> int:
     """Say which rank failed, when and why, and end every rank."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another rank that fails may abort this one while it speaks
     interrupted = isinstance(error, KeyboardInterrupt)
     if interrupted and directory is None and 0 not in transport.ranks:
         os._exit(INTERRUPTED)  # the first rank speaks for all

@@ -35,6 +35,9 @@ def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -
         "active_rounds": seat.agent.active_rounds,
         "messages_sent": sum(t.messages_sent for t in peers.values()),
         "payload_bytes_sent": sum(t.payload_bytes_sent for t in peers.values()),
+        "share_bytes_sent": sum(t.share_bytes_sent for t in peers.values()),
+        "tag_bytes_sent": sum(t.tag_bytes_sent for t in peers.values()),
+        "trailer_bytes_sent": sum(t.trailer_bytes_sent for t in peers.values()),
         "bytes_sent": sum(t.bytes_sent for t in peers.values()),
         "bytes_received": sum(t.bytes_received for t in peers.values()),
         "wait_seconds": round(wait, 6),
@@ -102,6 +105,8 @@ def summarise(
             "private": private and None not in epsilons,
             "calibration": config.calibration if config.epsilon is not None else None,
             "adversary": config.adversary,
+            "noise_in": config.noise_in,
+            "colluders": config.colluders if config.noise_in == "sum" else None,
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
             "epsilon_theorem": claimed_epsilon(job.prospect, min(job.sigmas)),
@@ -114,6 +119,19 @@ def summarise(
             "messages": sum(record["messages_sent"] for record in ranks),
             "bytes": sum(record["bytes_sent"] for record in ranks),
             "payload_bytes": sum(record["payload_bytes_sent"] for record in ranks),
+            "share_bytes": sum(record["share_bytes_sent"] for record in ranks),
+            "tag_bytes": sum(record["tag_bytes_sent"] for record in ranks),
+            "trailer_bytes": sum(record["trailer_bytes_sent"] for record in ranks),
+        },
+        "secrecy": {
+            "exchange": config.exchange,
+            "shares": config.share_mode if config.exchange == "shares" else None,
+            "sealed": config.seal or (config.exchange == "shares" and config.share_mode == "full"),
+            "identities": None
+            if not config.seal and config.exchange == "plain"
+            else "roster"
+            if config.keys is not None
+            else "drawn for the run: against listeners only",
         },
         "per_rank": list(ranks),
     }
@@ -129,6 +147,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("relative error", _number(summary["error"], ".3e")),
         ("consensus error", _number(summary["consensus_error"], ".3e")),
         ("privacy", _privacy(privacy)),
+        ("secrecy", _secrecy(summary["secrecy"])),
         ("counted otherwise", _otherwise(privacy["laplace"])),
         ("budgets", _budgets(summary["per_rank"])),
         ("messages", f"{communication['messages']:,}"),
@@ -152,6 +171,15 @@ def _budgets(ranks: Sequence[dict[str, Any]]) -> str | None:
         return "kept by all ranks"
     spent = f"spent by {len(stopped)} of {len(ranks)} ranks, the first in round {min(stopped)}"
     return f"{spent}; they went on without data"
+
+
+def _secrecy(secrecy: dict[str, Any]) -> str | None:
+    if secrecy["identities"] is None:
+        return None
+    parts = [f"{secrecy['shares']} shares"] if secrecy["shares"] else []
+    parts += ["sealed messages"] if secrecy["sealed"] else []
+    known = "keys of the roster" if secrecy["identities"] == "roster" else "keys without a roster: listeners only"
+    return ", ".join([*parts, known])
 
 
 def _pure(event: ReleaseEvent) -> bool:

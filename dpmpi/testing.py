@@ -15,13 +15,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Channel, Event, Mechanism, Query, Sampling, Transport
+from dpmpi.core import Agent, Array, Channel, Event, Exchange, Mechanism, Query, Sampling, Transport
+from dpmpi.crypto.shares import PairwiseMasks
 from dpmpi.engine import Engine, Seat
 from dpmpi.exchange.plain import PlainExchange
+from dpmpi.exchange.shares import SharesExchange
 from dpmpi.graphs import make_graph
 from dpmpi.methods import Method
 from dpmpi.penalties import Regulariser
@@ -34,8 +36,12 @@ from dpmpi.rows import Dense, Rows
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.transport.loopback import LoopbackTransport
 
+if TYPE_CHECKING:
+    from dpmpi.crypto.keys import PairKeys, Session
+
 Records = tuple[Rows, Array]
 MakeMechanism = Callable[[int, int], Mechanism]
+MakeExchange = Callable[[Transport, int, int], Exchange]
 
 
 @dataclass
@@ -58,8 +64,9 @@ class Tap:
     """(rank, round, hop, message)"""
 
     def start(self, channel: Channel) -> None:
-        """Note the message, then send it."""
-        self.heard.append((channel.rank, channel.round, channel.hop, channel.message.tobytes()))
+        """Note the messages, those that are the same for all once, then send them."""
+        for message in channel.messages if channel.distinct else channel.messages[:1]:
+            self.heard.append((channel.rank, channel.round, channel.hop, message.tobytes()))
         self.inside.start(channel)
 
     def __getattr__(self, name: str) -> Any:
@@ -83,6 +90,7 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     tap: Callable[[Transport], Any] | None = None,
     make_agent: type[Agent] = Agent,
     transport: Transport | None = None,
+    exchange: MakeExchange = PlainExchange,
 ) -> Engine:
     """Run an algorithm over the shards of all ranks, on loopback by default; return its engine after the last round.
 
@@ -112,10 +120,37 @@ def simulate(  # noqa: PLR0913 - the settings of a run
             rank, schedule.share, terms, problem, penalty, mechanism(rank, algorithm.width(rows.dimension)), Recorder(),
             PrivateStream(insecure_key(seed, rank), "weights"),
         )  # fmt: skip
-        seats.append(Seat(agent, algorithm.start(agent), PlainExchange(transport, rank, n)))
+        seats.append(Seat(agent, algorithm.start(agent), exchange(transport, rank, n)))
     engine = Engine(algorithm, schedule, transport, seats)
     engine.advance(rounds)
     return engine
+
+
+def shared(mode: str = "expanded", bits: int = 40, seed: int = 0, noise_tail: float = 0.0) -> MakeExchange:
+    """Return what makes exchanges of secret shares, "expanded" or "full", that the seed repeats: for tests."""
+
+    def make(transport: Transport, rank: int, size: int) -> SharesExchange:
+        masks = None
+        if mode == "expanded":
+            pairs = {j: (min(rank, j), max(rank, j)) for j in range(size) if j != rank}
+            drawn = {j: PrivateStream(insecure_key(seed, a), f"pair {b}").words(4) for j, (a, b) in pairs.items()}
+            masks = PairwiseMasks(rank, size, {j: words.tobytes() for j, words in drawn.items()})
+        stream = PrivateStream(insecure_key(seed, rank), "shares")
+        return SharesExchange(transport, rank, size, bits=bits, stream=stream, masks=masks, noise_tail=noise_tail)
+
+    return make
+
+
+def repeatable_keys(session: Session, size: int) -> dict[int, dict[int, PairKeys]]:
+    """Return the keys of every pair of ranks after a handshake whose secrets everybody can repeat: for tests."""
+    from dpmpi.crypto.keys import Handshake, Identity, verify_hello  # noqa: PLC0415 - slow, and few tests need it
+
+    hands = [
+        Handshake(session, rank, Identity(insecure_key(0, rank)), insecure_key(session.incarnation + 1, rank))
+        for rank in range(size)
+    ]
+    greetings = [verify_hello(hand.hello, session, rank, None) for rank, hand in enumerate(hands)]
+    return {rank: {p.rank: hands[rank].keys(p) for p in greetings if p.rank != rank} for rank in range(size)}
 
 
 def random_shards(n: int, records: int, dimension: int, seed: int) -> list[Records]:
@@ -134,12 +169,22 @@ def deaf(rank: int, dimension: int) -> DeafMechanism:
     return DeafMechanism(0.1, PrivateStream(insecure_key(0, rank), "noise"), dimension)
 
 
+class DeafAgent(Agent):
+    """An agent that charges its queries and then empties them: what a deaf mechanism is to noise inside a sum."""
+
+    def _admits(self, query: Query, scale: float, part: int) -> bool:
+        admitted = super()._admits(query, scale, part)
+        query.value.fill(0.0)
+        return admitted
+
+
 def check_no_leak(make: Callable[[], Method], *, n: int = 5, rounds: int = 12, **settings: Any) -> None:
     """Raise AssertionError if a byte on the wire depends on the data other than through a release.
 
     The mechanism is deaf, so releases carry nothing. Whatever still differs between two unrelated data sets got out by
-    another way. `settings` are those of `simulate`.
+    another way. `settings` are those of `simulate`; for noise inside a sum they hold a `SumMechanism` and `DeafAgent`.
     """
+    settings = {"mechanism": deaf} | settings
 
     def wire(seed: int) -> list[tuple[int, int, int, bytes]]:
         taps: list[Tap] = []
@@ -148,7 +193,7 @@ def check_no_leak(make: Callable[[], Method], *, n: int = 5, rounds: int = 12, *
             taps.append(Tap(transport))
             return taps[0]
 
-        simulate(make(), random_shards(n, 30, 7, seed), rounds, mechanism=deaf, tap=tap, **settings)
+        simulate(make(), random_shards(n, 30, 7, seed), rounds, tap=tap, **settings)
         return sorted(taps[0].heard)
 
     first, second = wire(1), wire(2)

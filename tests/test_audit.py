@@ -167,6 +167,8 @@ def test_the_wire_tells_every_release_to_the_bit_of_the_noise():
     made = []
 
     class Listening:
+        hides = False
+
         def __init__(self, inside):
             self.inside, self.sigma = inside, inside.sigma
             self.event, self.prepare = inside.event, inside.prepare
@@ -237,6 +239,8 @@ def test_the_bound_comes_near_the_truth():
 
 class HalfNoise:
     """Says sigma, adds half of it."""
+
+    hides = False
 
     def __init__(self, sigma, key, dimension):
         self.honest, self.half = gaussian(sigma, key, dimension), gaussian(sigma / 2, key, dimension)

@@ -1,7 +1,7 @@
 import pytest
 
-from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
 from dpmpi.algorithms import ALGORITHMS
+from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
 from dpmpi.config import Config, parse
 from dpmpi.errors import ConfigError
 

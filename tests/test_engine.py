@@ -161,7 +161,7 @@ def test_the_hot_path_allocates_no_vector():
         def start(self, channel):
             for peer in channel.peers:
                 copy = next(pool)
-                np.copyto(copy, channel.message)
+                np.copyto(copy, channel.messages[0])
                 self._mail[channel.rank, peer, channel.tag].append(copy)
 
     schedule = make_schedule(make_graph("ring", 3, 0), "metropolis", None, 0)

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections import Counter
 import stat
+from collections import Counter
 
 import pytest
 

@@ -39,14 +39,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Agent, Array, Query, Steps, Sum, Terms
 from dpmpi.errors import ConfigError
-from dpmpi.methods import Exchanges, Method, Planned
+from dpmpi.methods import Asked, Exchanges, Method, Planned
 
 
 @dataclass
@@ -65,6 +65,8 @@ class State:
 @dataclass(frozen=True)
 class CoordinateDescent(Method):
     """Coordinate descent on the complete graph, Appendix K of [XYD]."""
+
+    asks: ClassVar[tuple[Asked, ...]] = ("sum",)
 
     coordinates: int = field(default=1, metadata={"minimum": 1, "help": "how many coordinates a round changes"})
     coordinate_order: Literal["cyclic", "random"] = field(

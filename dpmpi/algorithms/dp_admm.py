@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from dpmpi.admm import ETA_HELP, GROWTH_HELP, RHO_HELP, Averaging, curvature, positive
 from dpmpi.core import Agent, Array, Steps, Sum, Terms, public
-from dpmpi.methods import Exchanges
+from dpmpi.methods import Asked, Exchanges
 
 WHY_PUBLIC = "computed from this rank's releases and the public centre"
 
@@ -55,6 +55,8 @@ class State:
 @dataclass(frozen=True)
 class CentredADMM(Averaging):
     """Linearised ADMM around a common centre [HHG19]."""
+
+    asks: ClassVar[tuple[Asked, ...]] = ("sum",)
 
     rho: float | None = field(default=None, metadata={"minimum": 0.0, "help": RHO_HELP})
     eta: float | None = field(default=None, metadata={"minimum": 0.0, "help": ETA_HELP})

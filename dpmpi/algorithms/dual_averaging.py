@@ -58,6 +58,8 @@ class State:
 class DualAveraging(Method):
     """Dual averaging with weights a_t = t and constant gamma, which suit a strongly convex h [LJS22]."""
 
+    adds_up: ClassVar[bool] = True
+
     weighting: Literal["linear", "constant"] = field(default="linear", metadata={"help": "a_t = t or a_t = 1"})
     gamma: float = field(default=20.0, metadata={"minimum": 0.0, "help": "weight of |x|^2/2 in the dual step"})
     gamma_growth: Literal["constant", "sqrt"] = field(
@@ -80,9 +82,7 @@ class DualAveraging(Method):
         state.total += state.scratch
         state.last = t
         s = agent.release(agent.problem.subgradient(x))  # (2)
-        s.value *= a
-        z += s.value
-        yield Mix(public(z, because=WHY_PUBLIC), out=z)  # (3)
+        yield Mix(public(z, because=WHY_PUBLIC), plus=s, times=a, out=z)  # (3)
 
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write sum_{s <= t} a_s x(s) / A_t to `out`."""

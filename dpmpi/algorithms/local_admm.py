@@ -57,7 +57,7 @@ import numpy as np
 
 from dpmpi.core import Agent, Array, NeighbourSum, Steps, Terms, public
 from dpmpi.errors import ConfigError
-from dpmpi.methods import Method, Planned
+from dpmpi.methods import Asked, Method, Planned
 
 WHY_PUBLIC = "made of releases, and of random weights that do not depend on data"
 
@@ -79,6 +79,8 @@ class State:
 @dataclass(frozen=True)
 class LocalAdmm(Method):
     """Linearised ADMM with random weights, Algorithm 1 of [XYD]."""
+
+    asks: ClassVar[tuple[Asked, ...]] = ("neighbour sum",)
 
     mechanisms: ClassVar[tuple[str, ...]] = ("laplace", "gaussian")
     testifies: ClassVar[bool] = True

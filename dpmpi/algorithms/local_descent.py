@@ -50,7 +50,7 @@ import numpy as np
 
 from dpmpi.core import Agent, Array, Gather, Steps, Terms, public
 from dpmpi.errors import ConfigError
-from dpmpi.methods import Method, Planned
+from dpmpi.methods import Asked, Method, Planned
 
 WHY_PUBLIC = "made of releases, and of random weights that do not depend on data"
 
@@ -77,6 +77,7 @@ class LocalDescent(Method):
     """Gradient descent with random weights around the mean, Algorithm 2 of [XYD]."""
 
     mechanisms: ClassVar[tuple[str, ...]] = ("laplace", "gaussian")
+    asks: ClassVar[tuple[Asked, ...]] = ("gather",)
     testifies: ClassVar[bool] = True
 
     step: float | None = field(

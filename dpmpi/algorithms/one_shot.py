@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Mix, Release, Steps, Terms, public
+from dpmpi.core import Agent, Array, Mix, Steps, Terms, public
 from dpmpi.errors import ConfigError
 from dpmpi.methods import Method, Planned
 
@@ -59,7 +59,7 @@ class OneShot(Method):
         """Run (1), later (2)."""
         v = state.v
         if t == 1:
-            released: Release = agent.release(agent.problem.subgradient(v))
+            released = agent.release(agent.problem.subgradient(v))
             np.negative(released.value, out=v)
         yield Mix(public(v, because=WHY_PUBLIC), out=v)  # (1), (2)
 

@@ -23,7 +23,7 @@ class _Link:
         self.length = length
         heard: list[Array] = [payload.view(np.float64) for payload in channel.incoming]
         self.heard = dict(zip(channel.peers, heard, strict=True))
-        self.outgoing: list[Array] = [payload.view(np.float64) for payload in channel.outgoing]
+        self.outgoing: list[Array] = [payloads[0].view(np.float64) for payloads in channel.outgoing]
         self.answer = np.zeros_like(self.outgoing[0])
         self.scratch = np.zeros_like(self.outgoing[0])
         self.terms: list[list[tuple[Array, float]]] = []
@@ -76,7 +76,12 @@ class PlainExchange:
             self._round, self._hop = round_, 0
         channel = link.channel
         turn = channel.flip()
-        np.copyto(link.outgoing[turn], vector)
+        out = link.outgoing[turn]
+        if isinstance(request, Mix) and request.plus is not None:
+            np.multiply(request.plus.value, request.times, out)
+            np.add(out, vector, out)
+        else:
+            np.copyto(out, vector)
         yield channel.stamp(round_, self._hop)
         self._hop += 1
         if kind is Mix or kind is Sum:

@@ -14,15 +14,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from dpmpi.core import Array, Query, Sampling
-from dpmpi.errors import ConfigError
+from dpmpi.core import Array, Integers, Query, Sampling
+from dpmpi.errors import ConfigError, LeakError
 from dpmpi.privacy.events import Noise, ReleaseEvent
-from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, SphericalLaplaceNoise
+from dpmpi.privacy.samplers import (
+    GaussianNoise,
+    GridNoise,
+    LaplaceNoise,
+    SphericalLaplaceNoise,
+    discrete_gaussian,
+)
 from dpmpi.rng import PrivateStream
 
 
-class NoNoise:
+class _Visible:
+    """A mechanism whose output may be seen."""
+
+    __slots__ = ()
+    hides: ClassVar[bool] = False
+
+    def part(self, scale: float = 1.0) -> Integers:
+        """Refuse: the noise is on the value, there is no sum to hide in."""
+        raise LeakError("this noise covers a value and not a sum: release the value")
+
+
+class NoNoise(_Visible):
     """Releases the value as it is. Its event costs infinity."""
 
     __slots__ = ("_event", "_query", "sigma")
@@ -61,6 +79,8 @@ class Pricing:
     """The event's sensitivity over the query's, which is in L2."""
     coordinates: int = 1
     """As in `ReleaseEvent`: at most ratio^2."""
+    slack: float = 0.0
+    """Added to the sensitivity, for rounding."""
 
     def event(self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0) -> ReleaseEvent:
         """Return the event of a release under noise of scale `b * scale`.
@@ -72,7 +92,7 @@ class Pricing:
         if extra and self.kind in ("gaussian", "discrete-gaussian"):
             raise ConfigError(f"a pure loss on top needs pure noise, found {self.kind}: use spherical-laplace")
         return ReleaseEvent(
-            self.kind, b, self.ratio * sensitivity + extra * b, sampling, 1 if extra else self.coordinates
+            self.kind, b, self.ratio * sensitivity + self.slack + extra * b, sampling, 1 if extra else self.coordinates
         )
 
 
@@ -89,7 +109,7 @@ def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
     raise ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, got {kind!r}")
 
 
-class NoiseMechanism:
+class NoiseMechanism(_Visible):
     """Adds noise of scale `b * scale`, and says so in events of the same b."""
 
     __slots__ = ("_event", "_key", "noise", "price", "sigma")
@@ -198,3 +218,77 @@ def make_mechanism(kind: str, sigma: float, key: bytes, dimension: int) -> NoNoi
     if kind == "spherical-laplace":
         return SphericalLaplaceMechanism(sigma, SphericalLaplaceNoise(stream, dimension))
     raise ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, got {kind!r}")
+
+
+class SumMechanism:
+    """A rank's part of the discrete Gaussian noise inside of a sum over all ranks.
+
+    The sum is over integers, value times 2^f. With n ranks of which c may collude and take their parts off again, each
+    rank adds a discrete Gaussian of variance
+
+        sigma^2 4^f / (n - c)                                                                         (4)
+
+    so that the honest ones' parts have variance sigma^2 4^f at least. Rounding to integers moves two values apart by
+    2^-f in each coordinate at most, whether a record is replaced or, as the accountants of sampled batches take it,
+    left out and another one put in:
+
+        sensitivity of the sum = that of the query + 2 sqrt(m) 2^-f                                   (5)
+
+    A sum of discrete Gaussians of variance s^2 is not quite one itself: each pair of densities differs from that of the
+    discrete Gaussian of the whole by a factor 1 +- 5 sum_k exp(-2 pi^2 s^2 k/(k+1)) (Kairouz, Liu, Steinke 2021,
+    Theorem 12). With s >= 64, which is required, that is 1 +- e^-40000: smaller than anything else in double precision.
+    """
+
+    __slots__ = ("_event", "_key", "_stream", "bits", "parts", "price", "sigma", "width")
+    hides: ClassVar[bool] = True
+
+    def __init__(self, sigma: float, parts: int, bits: int, key: bytes, width: int) -> None:
+        self.sigma = sigma
+        self.parts = parts
+        self.bits = bits
+        self.width = width
+        self.price = sum_pricing(sigma, bits, width)
+        self._stream = PrivateStream(key, "noise")
+        self._key: tuple[float, float, Sampling, float] | None = None
+        self._event: ReleaseEvent
+        self._steps(1.0)
+
+    def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
+        """Return what the sum with this query in it costs, by (5); the last event is kept."""
+        key = (scale, query.sensitivity, query.sampling, query.extra)
+        if key != self._key:
+            self._event = self.price.event(query.sensitivity, query.sampling, scale, query.extra)
+            self._key = key
+        return self._event
+
+    def part(self, scale: float = 1.0) -> Integers:
+        """Return this rank's part of the noise, by (4)."""
+        return discrete_gaussian(self._stream, self._steps(scale), self.width)
+
+    def perturb(self, value: Array, scale: float = 1.0) -> None:
+        """Refuse: the noise goes into the sum."""
+        raise LeakError("the noise of a sum does not cover this rank's value alone")
+
+    def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
+        """Refuse: the noise goes into the sum."""
+        raise LeakError("the noise of a sum cannot go through a minimisation")
+
+    def prepare(self) -> None:
+        """Draw nothing ahead."""
+
+    def _steps(self, scale: float) -> float:
+        """Return the standard deviation of the part, in steps of 2^-f."""
+        steps = self.sigma * scale * 2.0**self.bits / math.sqrt(self.parts)
+        if not 64.0 <= steps <= 2.0**50:
+            raise ConfigError(
+                f"a rank's part of the noise must have a deviation of 64 to 2^50 steps, found {steps:.3g} at "
+                f"{self.bits} fractional bits: use {'more' if steps < 64.0 else 'fewer'} --share-bits"
+            )
+        return steps
+
+
+def sum_pricing(sigma: float, bits: int, width: int) -> Pricing:
+    """Return how noise inside of a sum is written down, by (5)."""
+    if sigma == 0.0:
+        return Pricing("none", 0.0)
+    return Pricing("discrete-gaussian", sigma, slack=2.0 * math.sqrt(width) * 2.0**-bits)

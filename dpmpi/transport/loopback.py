@@ -19,14 +19,16 @@ class LoopbackTransport:
         self.ranks: Sequence[int] = range(size)
         self._mail: defaultdict[tuple[int, int, int], deque[Bytes]] = defaultdict(deque)
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+    def channel(
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
+    ) -> Channel:
         """Return a new channel of `rank` towards `peers`."""
-        return Channel(rank, peers, payload_bytes, tag)
+        return Channel(rank, peers, payload_bytes, tag, distinct, overhead)
 
     def start(self, channel: Channel) -> None:
         """Put a copy of the outgoing message into every peer's mailbox."""
-        for peer in channel.peers:
-            self._mail[channel.rank, peer, channel.tag].append(channel.message.copy())
+        for peer, message in zip(channel.peers, channel.messages, strict=True):
+            self._mail[channel.rank, peer, channel.tag].append(message.copy())
 
     def done(self, channel: Channel) -> bool:
         """Deliver and return True if every peer's message has come."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from dpmpi.core import TRAILER_BYTES, Array, Channel, Transport
+from dpmpi.core import SHARES_TAG, TRAILER_BYTES, Array, Channel, Transport
 
 
 @dataclass
@@ -18,25 +18,32 @@ class Traffic:
     messages_received: int = 0
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
+    share_bytes_sent: int = 0
+    """Of the payload: shares, which are different for each peer."""
+    tag_bytes_sent: int = 0
+    """Seals, not part of the payload."""
+    tag_bytes_received: int = 0
     wait_seconds: float = 0.0
 
     @property
     def bytes_sent(self) -> int:
-        """Payload and trailers; MPI's own envelopes come on top."""
-        return self.payload_bytes_sent + TRAILER_BYTES * self.messages_sent
+        """Payload, seals and trailers; MPI's own envelopes come on top."""
+        return self.payload_bytes_sent + self.tag_bytes_sent + self.trailer_bytes_sent
+
+    @property
+    def trailer_bytes_sent(self) -> int:
+        """The (round, hop) of every message."""
+        return TRAILER_BYTES * self.messages_sent
 
     @property
     def bytes_received(self) -> int:
-        """Payload and trailers."""
-        return self.payload_bytes_received + TRAILER_BYTES * self.messages_received
+        """Payload, seals and trailers."""
+        return self.payload_bytes_received + self.tag_bytes_received + TRAILER_BYTES * self.messages_received
 
     def add(self, other: Traffic) -> None:
         """Add another account to this one."""
-        self.messages_sent += other.messages_sent
-        self.messages_received += other.messages_received
-        self.payload_bytes_sent += other.payload_bytes_sent
-        self.payload_bytes_received += other.payload_bytes_received
-        self.wait_seconds += other.wait_seconds
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Meter:
@@ -56,9 +63,11 @@ class Meter:
         self._brief: defaultdict[Channel, float] = defaultdict(float)
         self._long: defaultdict[tuple[int, int], float] = defaultdict(float)
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+    def channel(
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
+    ) -> Channel:
         """Return a new channel of the transport inside."""
-        channel = self.inside.channel(rank, peers, payload_bytes, tag)
+        channel = self.inside.channel(rank, peers, payload_bytes, tag, distinct, overhead)
         self._channels.append(channel)
         return channel
 
@@ -93,10 +102,12 @@ class Meter:
         result: dict[int, Traffic] = {}
         for channel in self._channels:
             if channel.rank == rank:
-                k, payload = channel.exchanges, channel.exchanges * channel.payload_bytes
+                k, tags = channel.exchanges, channel.exchanges * channel.overhead
+                payload = k * channel.payload_bytes - tags
+                shares = payload if channel.tag == SHARES_TAG else 0
                 brief = self._brief[channel] / max(1, len(channel.peers))
                 for peer in channel.peers:
-                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload, brief))
+                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload, shares, tags, tags, brief))
         for (waiter, peer), seconds in self._long.items():
             if waiter == rank:
                 result[peer].wait_seconds += seconds

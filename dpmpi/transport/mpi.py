@@ -86,9 +86,11 @@ class MpiTransport:
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
         self._startall: Callable[[list[Any]], None] = mpi.Prequest.Startall
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int) -> Channel:
+    def channel(
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
+    ) -> Channel:
         """Return a new channel with persistent requests."""
-        channel = Channel(rank, peers, payload_bytes, tag)
+        channel = Channel(rank, peers, payload_bytes, tag, distinct, overhead)
         channel.handle = _Requests(self._rounds, channel)
         self._channels.append(channel)
         return channel
@@ -235,7 +237,10 @@ class _Requests:
     def __init__(self, comm: Any, channel: Channel) -> None:
         peers, tag = channel.peers, channel.tag
         self.receives = [comm.Recv_init(m, p, tag) for m, p in zip(channel.incoming_messages, peers, strict=True)]
-        self.sends = [[comm.Send_init(message, p, tag) for p in peers] for message in channel.outgoing_messages]
+        self.sends = [
+            [comm.Send_init(message, p, tag) for message, p in zip(messages, peers, strict=True)]
+            for messages in channel.outgoing_messages
+        ]
         self.all = [self.receives + sends for sends in self.sends]
         # A long message may need its sender's help until it is through: then wait for the sends too.
         brief = channel.payload_bytes <= BRIEF_BYTES

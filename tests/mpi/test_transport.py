@@ -76,7 +76,7 @@ def exchange_once(transport, rounds=(1, 1)):
     """Ranks 0 and 1 exchange one message, stamped with the given rounds."""
     rank = transport.rank
     channel = transport.channel(rank, [1 - rank], 80, tag=7)
-    channel.outgoing[0][:] = rank + 1
+    channel.outgoing[0][0][:] = rank + 1
     transport.start(channel.stamp(rounds[rank], 0))
     transport.wait(channel)
     return channel

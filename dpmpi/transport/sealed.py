@@ -1,0 +1,86 @@
+"""Messages that only their receiver can open: a layer around any transport.
+
+A channel of this transport holds what the ranks mean; behind it stands one of the transport inside that holds what
+travels: for each peer its own sealed bytes. What does not open raises `SealBroken`, and nothing of it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dpmpi.core import SEAL_BYTES, Channel, Transport
+from dpmpi.crypto.seal import SealedPair
+
+
+class _Lines:
+    """What sealing and opening the messages of a channel takes, put together once: a pair, whence and whereto.
+
+    An exchange is short, and to slice or look up for every message would be seen in it.
+    """
+
+    __slots__ = ("incoming", "outgoing")
+
+    def __init__(self, meant: Channel, sealed: Channel, pairs: Mapping[int, SealedPair]) -> None:
+        ends = [pairs[peer] for peer in meant.peers]
+        self.outgoing: list[list[tuple[SealedPair, memoryview, memoryview]]] = []
+        """For each of the two outgoing buffers."""
+        for plain, out in zip(meant.outgoing, sealed.outgoing, strict=True):
+            each = plain if meant.distinct else plain * len(ends)
+            self.outgoing.append([(end, a.data, b.data) for end, a, b in zip(ends, each, out, strict=True)])
+        self.incoming: list[tuple[SealedPair, memoryview, memoryview]] = [
+            (end, a.data, b.data) for end, a, b in zip(ends, sealed.incoming, meant.incoming, strict=True)
+        ]
+
+
+class SealedTransport:
+    """Seals what it sends through the transport inside it, and opens what comes."""
+
+    def __init__(self, inside: Transport, pairs: Mapping[int, Mapping[int, SealedPair]]) -> None:
+        """Take the ends of the sealed pairs: for each rank of this process, one for each other rank."""
+        self.inside = inside
+        self.size = inside.size
+        self.ranks = inside.ranks
+        self._pairs = pairs
+        self._lines: dict[Channel, _Lines] = {}
+        self.total = inside.total
+        self.collect = inside.collect
+        self.gather = inside.gather
+        self.close = inside.close
+
+    def channel(
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
+    ) -> Channel:
+        """Return a new channel for what is meant, with one for what travels behind it."""
+        meant = Channel(rank, peers, payload_bytes, tag, distinct, overhead)
+        meant.handle = self.inside.channel(
+            rank, peers, payload_bytes + SEAL_BYTES, tag, distinct=True, overhead=overhead + SEAL_BYTES
+        )
+        self._lines[meant] = _Lines(meant, meant.handle, self._pairs[rank])
+        return meant
+
+    def start(self, channel: Channel) -> None:
+        """Seal the payloads, each for its receiver, and send them."""
+        sealed: Channel = channel.handle
+        round_, hop, turn = channel.round, channel.hop, channel.turn
+        for pair, plain, out in self._lines[channel].outgoing[turn]:
+            pair.seal(plain, out, round_, hop)
+        sealed.turn = turn
+        self.inside.start(sealed.stamp(round_, hop))
+
+    def done(self, channel: Channel) -> bool:
+        """Return whether a message has come from every peer; if so, they are open."""
+        if not self.inside.done(channel.handle):
+            return False
+        self._open(channel)
+        return True
+
+    def wait(self, channel: Channel) -> None:
+        """Wait for the messages, and open them."""
+        self.inside.wait(channel.handle)
+        channel.awaited = channel.handle.awaited
+        self._open(channel)
+
+    def _open(self, channel: Channel) -> None:
+        round_, hop = channel.round, channel.hop
+        for pair, message, out in self._lines[channel].incoming:
+            pair.open(message, out, round_, hop)
