@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dpmpi import __version__
+from dpmpi.audit_sum import SumLaboratory
 from dpmpi.audit_wire import VICTIM, Guesses, Laboratory, Worlds, audit_one_run, audit_runs
 from dpmpi.config import Config, parse
 from dpmpi.core import Transport
@@ -59,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
     flags, config = _parse(argv)
     transport = _open(config)
     begin = time.perf_counter()
-    laboratory = Laboratory(config, transport, flags.records)  # what is wrong here, all ranks find alike
+    make = SumLaboratory if config.noise_in == "sum" else Laboratory
+    laboratory = make(config, transport, flags.records)  # what is wrong here, all ranks find alike
     runs = 1 if flags.one_run else 2 * flags.runs
     try:
         found: Worlds | Guesses | None

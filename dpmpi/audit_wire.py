@@ -30,7 +30,7 @@ from dpmpi.config import Config
 from dpmpi.core import Agent, Array, Channel, Event, Mechanism, Neighbourhood, Problem, Transport
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError
-from dpmpi.exchange import EXCHANGES
+from dpmpi.exchange.plain import PlainExchange
 from dpmpi.losses import LOSSES
 from dpmpi.penalties import parse_penalty
 from dpmpi.planning import noise_levels, prospect_of, schedule_of
@@ -110,7 +110,7 @@ class Tap:
 
     def _hear(self, channel: Channel) -> None:
         k, width = self._count, self._sent.size
-        sent = channel.message.view(np.float64)[:width]
+        sent = channel.messages[0].view(np.float64)[:width]
         released = self.releases[k]
         released[:] = sent
         if self._last is not None:  # its incoming buffers still hold the previous exchange
@@ -157,7 +157,7 @@ class Laboratory:
         rounds = list(self.schedule.rounds(VICTIM, 1, config.rounds + 1))
         a = np.array([float(t) if algorithm.weighting == "linear" else 1.0 for t, _ in rounds])
         self.tap: Any = Tap(transport, rounds, a)
-        self._exchanges = {rank: EXCHANGES[config.exchange](self.tap, rank, n) for rank in transport.ranks}
+        self._exchanges = {rank: PlainExchange(self.tap, rank, n) for rank in transport.ranks}
         self._penalty = parse_penalty(config.penalty, config.domain)
         self._make_problem, self._make_mechanism = make_problem, make_mechanism
         self._silent: Dense | None = None
