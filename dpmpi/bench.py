@@ -4,9 +4,15 @@ Under mpirun (`mpirun -n 4 python -m dpmpi bench`) every dimension is timed in t
 
     bare exchange   Irecv/Isend/Waitall of the same bytes with the same neighbours, and the weighted sum, by mpi4py
     mix             a consensus method that only says Mix, through engine, exchange, meter and transport
+    sealed mix      the same with every message sealed for its receiver
+    sum             the sum of all ranks' vectors, everyone to everyone, in plain messages
+    expanded sum    the same sum of secret shares, expanded from pairwise secrets
+    full sum        the same sum of full shares: a hop of sealed shares, a hop of sealed partial sums
     bare gradient   the two products X x and X' c of a full batch, in numpy
     bare noise      drawing as many noised coordinates, alone
     dda, dp-dda     whole rounds
+
+Sealing is timed on the first rank alone, against the library's own AES-256-GCM on messages of the same length.
 
 The kinds take turns, so that a change of load meets all of them; a figure is the median over the turns. Without mpirun,
 `--startup N` times N ranks from mpirun to the first round against N that import mpi4py and numpy and meet at a barrier.
@@ -22,128 +28,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
+from dpmpi.bench_rows import SIGMA, Many, make_kinds
 from dpmpi.config import Parser
-from dpmpi.core import Agent, Array, Mix, Steps, public
-from dpmpi.engine import Engine, Seat
+from dpmpi.crypto.speed import sealing_seconds
 from dpmpi.errors import ConfigError
-from dpmpi.exchange.plain import PlainExchange
-from dpmpi.graphs import make_graph
-from dpmpi.losses import LOSSES
-from dpmpi.methods import Method, Planned, Terms
-from dpmpi.penalties import Regulariser
-from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.mechanisms import make_mechanism
-from dpmpi.problem import Batch, LocalProblem, make_terms
-from dpmpi.rng import PrivateStream, fresh_key
-from dpmpi.rows import Dense
-from dpmpi.schedules import StaticSchedule
-from dpmpi.transport.meter import Meter
+from dpmpi.rng import fresh_key
 from dpmpi.transport.mpi import MpiTransport, open_world
 
 DIMENSIONS = (100, 2000, 47236)
-SIGMA = 0.05
 TARGET_SECONDS = 0.25
-
-
-@dataclass(frozen=True)
-class Consensus(Method):
-    """Averages a public vector: a round that is nothing but its exchange."""
-
-    def start(self, agent: Agent) -> Array:
-        """Return a vector that differs between ranks."""
-        return np.full(agent.dimension, float(agent.rank))
-
-    def round(self, agent: Agent, state: Array, t: int) -> Steps:
-        """Mix."""
-        yield Mix(public(state, because="it never met data"), out=state)
-
-    def model(self, agent: Agent, state: Array, t: int, out: Array) -> None:
-        """Write the vector."""
-        np.copyto(out, state)
-
-    def releases(self, terms: Terms) -> list[Planned]:
-        """Return none."""
-        return []
-
-
-class Bare:
-    """The exchange and the weighted sum as one would write them with mpi4py alone."""
-
-    def __init__(self, transport: MpiTransport, schedule: StaticSchedule, dimension: int) -> None:
-        near = schedule.neighbourhood(transport.rank)
-        self._comm = transport.bare_communicator()
-        self._peers, self._weights, self._own = near.peers, near.weights, near.self_weight
-        self._wait = transport.wait_all
-        self._vector = np.zeros(dimension + 2)
-        self._heard = [np.zeros(dimension + 2) for _ in near.peers]
-        self._sum, self._scratch = np.zeros(dimension), np.zeros(dimension)
-
-    def round(self) -> None:
-        """Exchange and add up once."""
-        comm, vector, m = self._comm, self._vector, self._sum.size
-        requests = [comm.Irecv(b, p) for b, p in zip(self._heard, self._peers, strict=True)]
-        requests += [comm.Isend(vector, p) for p in self._peers]
-        self._wait(requests)
-        np.multiply(vector[:m], self._own, out=self._sum)
-        for heard, weight in zip(self._heard, self._weights, strict=True):
-            np.multiply(heard[:m], weight, out=self._scratch)
-            np.add(self._sum, self._scratch, out=self._sum)
-        vector[:m] = self._sum
 
 
 def measure(transport: MpiTransport, dimension: int, shard_mb: float, turns: int, folder: Path) -> dict[str, float]:
     """Return the median seconds of one round of each kind, the slowest rank's."""
-    rank, schedule = transport.rank, StaticSchedule(make_graph("ring", transport.size, 0))
-    draw, records = np.random.default_rng(rank), max(8, int(shard_mb * 1e6 / (8 * dimension)))
-    X = draw.standard_normal((records, dimension))
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    y = draw.choice([-1.0, 1.0], records)
-    x, g, c = np.zeros(dimension), np.zeros(dimension), np.ones(records)
-    bare, noise = Bare(transport, schedule, dimension), make_mechanism("gaussian", SIGMA, fresh_key(), dimension)
-
-    def engine(algorithm: Method, sigma: float, name: str) -> Engine:
-        key, meter = fresh_key(), Meter(transport)
-        problem = LocalProblem(Dense(X), y, LOSSES["hinge"], Batch.parse("full"), 1.0, PrivateStream(key, "batch"))
-        mechanism = make_mechanism("gaussian" if sigma else "none", sigma, key, dimension)
-        plan = [(mechanism.event(problem.subgradient(x)), 1 << 30)]
-        ledger, penalty = Ledger(folder / f"{name}-{dimension}-{rank}.jsonl", {}, plan), Regulariser(l2=5e-4)
-        terms = make_terms(
-            rank=rank, schedule=schedule, rounds=1, active_rounds=1, dimension=dimension, lipschitz=1.0,
-            sampling=problem.batch.sampling(records), loss="hinge", normalized=True, penalty=penalty, bounded=False,
-        )  # fmt: skip
-        agent = Agent(rank, 1.0, terms, problem, penalty, mechanism, ledger, PrivateStream(key, "weights"))
-        seat = Seat(agent, algorithm.start(agent), PlainExchange(meter, rank, transport.size))
-        return Engine(algorithm, schedule, meter, [seat])
-
-    def rounds(run: Engine) -> Callable[[int], None]:
-        return lambda count: run.advance(run.completed + count)
-
-    def repeat(step: Callable[[], Any]) -> Callable[[int], None]:
-        def many(count: int) -> None:
-            for _ in range(count):
-                step()
-
-        return many
-
-    def gradient() -> None:
-        np.dot(X, x)
-        np.dot(c, X, out=g)
-
-    kinds: dict[str, Callable[[int], None]] = {
-        "bare exchange": repeat(bare.round),
-        "mix": rounds(engine(Consensus(), 0.0, "mix")),
-        "bare gradient": repeat(gradient),
-        "bare noise": repeat(lambda: noise.perturb(g)),
-        "dda": rounds(engine(ConventionalDualAveraging(), 0.0, "dda")),
-        "dp-dda": rounds(engine(DualAveraging(), SIGMA, "dp-dda")),
-    }
+    kinds = make_kinds(transport, dimension, shard_mb, folder)
     counts = {name: _rounds_for(transport, run) for name, run in kinds.items()}
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(turns):
@@ -174,7 +78,17 @@ def sampler(transport: MpiTransport, dimension: int, turns: int) -> dict[str, fl
     return {"exact noise": float(found[0]), "PCG64 normals": float(found[1])}
 
 
-def _timed(transport: MpiTransport, run: Callable[[int], None], count: int) -> float:
+def sealing(transport: MpiTransport, dimension: int, turns: int) -> dict[str, float]:
+    """Return the gigabytes a second of the first rank, alone, for sealed messages and for the library's AES-GCM."""
+    found, length = np.zeros(2), 8 * dimension
+    if transport.rank == 0:
+        found[:] = sealing_seconds(length, turns, repeats=max(20, 20_000_000 // (length + 4000)))
+        found[:] = length / found / 1e9
+    transport.total(found)
+    return {"seal": float(found[0]), "AESGCM alone": float(found[1])}
+
+
+def _timed(transport: MpiTransport, run: Many, count: int) -> float:
     """Return the seconds until the last rank is through."""
     transport.barrier()
     begin = time.perf_counter()
@@ -183,7 +97,7 @@ def _timed(transport: MpiTransport, run: Callable[[int], None], count: int) -> f
     return time.perf_counter() - begin
 
 
-def _rounds_for(transport: MpiTransport, run: Callable[[int], None]) -> int:
+def _rounds_for(transport: MpiTransport, run: Many) -> int:
     """Return how many rounds take about the target, the same number on every rank."""
     run(3)
     seconds = np.array([_timed(transport, run, 10) / 10])
@@ -192,13 +106,16 @@ def _rounds_for(transport: MpiTransport, run: Callable[[int], None]) -> int:
 
 
 def ratios(seconds: dict[str, float]) -> dict[str, float]:
-    """Return what dpmpi adds to the bare parts."""
+    """Return what dpmpi adds to the bare parts, and secrecy to plain messages."""
     parts = seconds["bare exchange"] + seconds["bare gradient"]
-    return {
+    found = {
         "mix / bare exchange": seconds["mix"] / seconds["bare exchange"],
         "dda / bare parts": seconds["dda"] / parts,
         "dp-dda / bare parts": seconds["dp-dda"] / (parts + seconds["bare noise"]),
+        "sealed mix / mix": seconds["sealed mix"] / seconds["mix"],
     }
+    shared = [name for name in ("expanded sum", "full sum") if name in seconds]
+    return found | {f"{name} / sum": seconds[name] / seconds["sum"] for name in shared}
 
 
 def startup(ranks: int, turns: int) -> dict[str, float]:
@@ -254,12 +171,16 @@ def main(argv: Sequence[str]) -> int:
         for m in (int(part) for part in flags.dimensions.split(",")):
             seconds = measure(transport, m, flags.shard_mb, flags.turns, Path(folder))
             found = ratios(seconds)
-            noise = sampler(transport, m, flags.turns)
-            result["dimensions"][str(m)] = {"seconds": seconds, "ratios": found, "sampler_ns": noise}
+            noise, seals = sampler(transport, m, flags.turns), sealing(transport, m, flags.turns)
+            found["AESGCM alone / seal"] = seals["AESGCM alone"] / seals["seal"]
+            result["dimensions"][str(m)] = {
+                "seconds": seconds, "ratios": found, "sampler_ns": noise, "sealing_gb_per_second": seals,
+            }  # fmt: skip
             text.append(f"m = {m}")
             text.append(_lines([(name, f"{value * 1e6:9.1f}") for name, value in seconds.items()]))
             text.append(_lines([(name, f"{value:9.2f}") for name, value in found.items()]))
             text.append(_lines([(f"{name}, ns/coord", f"{value:9.1f}") for name, value in noise.items()]))
+            text.append(_lines([(f"{name}, GB/s", f"{value:9.2f}") for name, value in seals.items()]))
     if transport.rank == 0:
         _show(flags.json, result, "\n".join(text))
     return 0
