@@ -46,6 +46,7 @@ def test_twenty_ranks_train_a_private_model(tmp_path):
     assert 0 < found["suboptimality"] < 0.2
     assert found["communication"] == {
         "messages": 20 * 2 * 100, "bytes": 20 * 2 * 100 * (8 * 20 + 16), "payload_bytes": 20 * 2 * 100 * 8 * 20,
+        "share_bytes": 0, "tag_bytes": 0, "trailer_bytes": 20 * 2 * 100 * 16,
     }  # fmt: skip
     assert [record["rank"] for record in found["per_rank"]] == list(range(20))
     assert all(record["active_rounds"] == 100 for record in found["per_rank"])
