@@ -121,3 +121,13 @@ def test_at_the_edge_of_the_capacity_the_sum_is_exact_and_beyond_it_turns_negati
 def test_impossible_capacities_are_refused_in_one_line(setting):
     with pytest.raises(ConfigError, match=r"^expected[^\n]*got[^\n]*$"):
         check_capacity(*setting)
+
+
+def test_strict_encoding_refuses_what_the_other_clips():
+    x, out = np.array([0.5, -3.0]), np.empty(2, np.uint64)
+    encode(x, 3.0, 8, out, strict=True)
+    assert out.view(np.int64).tolist() == [128, -768]
+    with pytest.raises(DataError, match=r"below 2\.9 in a shared sum, found 3: use fewer --share-bits"):
+        encode(x, 2.9, 8, out, strict=True)
+    with pytest.raises(DataError, match="finite"):
+        encode(np.array([np.nan, 0.0]), 3.0, 8, out, strict=True)

@@ -30,19 +30,29 @@ WORD_BITS = 64
 _LIMIT = 1 << (WORD_BITS - 1)
 
 
-def encode(x: Array, clip: float, bits: int, out: Words) -> None:
-    """Write (1) to `out`, which also serves as the scratch. Raise `DataError` if a value is not finite."""
+def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False) -> None:
+    """Write (1) to `out`, which also serves as the scratch. Raise `DataError` if a value is not finite.
+
+    `strict` refuses values beyond the clip too, instead of clipping them.
+    """
     if not (clip > 0.0 and 0 <= bits < WORD_BITS and clip * 2.0**bits < _LIMIT):  # written so that NaN fails
         raise ValueError(f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, got clip {clip!r}, bits {bits}")
-    if not (math.isfinite(x.min()) and math.isfinite(x.max())):  # minimum and maximum pass a NaN on
+    low, high = float(x.min()), float(x.max())
+    if not (math.isfinite(low) and math.isfinite(high)):  # minimum and maximum pass a NaN on
         i = int(np.flatnonzero(~np.isfinite(x))[0])
         raise DataError(
             f"expected finite values to share, found {x[i]} at position {i}: the iterates diverge, use smaller steps"
         )
     real = out.view(np.float64)
-    np.maximum(x, -clip, out=real)
-    np.minimum(real, clip, out=real)
-    np.multiply(real, 2.0**bits, out=real)
+    if strict:
+        if max(high, -low) > clip:
+            found = f"expected values below {clip:.3g} in a shared sum, found {max(high, -low):.3g}"
+            raise DataError(f"{found}: use fewer --share-bits")
+        np.multiply(x, 2.0**bits, out=real)
+    else:
+        np.maximum(x, -clip, out=real)
+        np.minimum(real, clip, out=real)
+        np.multiply(real, 2.0**bits, out=real)
     np.rint(real, out=real)
     np.copyto(out.view(np.int64), real, casting="unsafe")
 

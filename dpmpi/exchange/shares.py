@@ -25,7 +25,7 @@ import numpy as np
 from dpmpi.core import SHARES_TAG, Array, Channel, Hidden, Mix, Neighbourhood, NeighbourSum, Request, Sum, Transport
 from dpmpi.crypto.ring import check_capacity, decode, encode
 from dpmpi.crypto.shares import PairwiseMasks, split
-from dpmpi.errors import ConfigError, DataError
+from dpmpi.errors import ConfigError
 from dpmpi.rng import PrivateStream, Words
 
 
@@ -84,14 +84,14 @@ class SharesExchange:
         answer = link.answer if request.out is None else request.out
         own = link.own
         if hidden is not None:
-            self._encode(hidden.secret, own)
+            encode(hidden.secret, self._limit, self._bits, own, strict=True)
             own += hidden.noise.view(np.uint64)
         elif plus is not None and isinstance(request, Mix):
             np.multiply(plus.value, request.times, out=link.real)
             link.real += request.vector.value
-            self._encode(link.real, own)
+            encode(link.real, self._limit, self._bits, own, strict=True)
         else:
-            self._encode(request.vector.value, own)
+            encode(request.vector.value, self._limit, self._bits, own, strict=True)
         yield from self._add_up(link, round_)
         if kind is NeighbourSum:
             np.subtract(link.total, own, out=link.total)
@@ -128,14 +128,6 @@ class SharesExchange:
         np.copyto(link.total, mine)
         for part in link.sums_in:
             np.add(link.total, part, out=link.total)
-
-    def _encode(self, vector: Array, out: Words) -> None:
-        largest = max(float(vector.max()), -float(vector.min()))
-        if largest > self._limit:
-            raise DataError(
-                f"expected values below {self._limit:.3g} in a shared sum, found {largest:.3g}: use fewer --share-bits"
-            )
-        encode(vector, self._limit, self._bits, out)
 
     def _factor(self, request: Request, near: Neighbourhood) -> float:
         """Return what the sum is multiplied with; raise `ConfigError` for what the sum of all does not tell."""
