@@ -219,5 +219,9 @@ def _privacy(privacy: dict[str, Any]) -> str:
         return "NOT PRIVATE: no finite epsilon can be certified for so little noise"
     text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
     if privacy["calibration"] == "theorem":
-        text += f"; WARNING: the paper's theorem claims {privacy['epsilon_theorem']}, do not rely on it"
+        claim = privacy["epsilon_theorem"]
+        if claim is None or privacy["epsilon"] > claim:
+            text += f"; WARNING: the paper's theorem claims {claim}, do not rely on it"
+        else:
+            text += f"; the paper's theorem claims {claim:.4g}"
     return text + ("; evaluation is outside of it" if privacy["evaluation_outside_guarantee"] else "")

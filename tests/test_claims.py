@@ -9,6 +9,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.methods import Planned
 from dpmpi.privacy.gdp import gdp_mu
 from dpmpi.privacy.theorems import consensus_budget, multistep_sigma
+from dpmpi.run import main
 
 PLANS = {
     "constant": [Planned(0.02, count=50)],
@@ -51,3 +52,17 @@ def test_no_theorem_no_noise():
     with pytest.raises(ConfigError, match="no theorem prescribes noise for rcd"):
         prescribed_noise("rcd", claim("constant"), 1.0)
     assert claimed_epsilon("rcd", claim("constant"), 1.0) is None
+
+
+@pytest.mark.parametrize(("algorithm", "warned"), [("dp-dda", True), ("dp-dgd", False)])
+def test_the_table_warns_of_claims_that_do_not_hold(tmp_path, capsys, algorithm, warned):
+    """One record a round at the noise of the first theorem certifies more than it claims; the second is valid."""
+    batch = ["--batch", "1"] if warned else []
+    flags = [
+        "--loopback", "3", "--algorithm", algorithm, "--data", "synthetic:samples=1200,features=3", "--rounds", "50",
+        "--loss", "logistic", "--epsilon", "1", "--delta", "1e-3", "--calibration", "theorem", *batch,
+    ]  # fmt: skip
+    assert main([*flags, "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert ("WARNING: the paper's theorem claims" in out) == warned
+    assert "the paper's theorem claims" in out
