@@ -25,7 +25,7 @@ from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import RealisedLosses
 from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
 from dpmpi.problem import Batch, make_problem
-from dpmpi.rng import PrivateStream, fresh_key, insecure_key
+from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.rows import Dense
 from dpmpi.schedules import SampledSchedule, StaticSchedule
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
@@ -87,7 +87,7 @@ def assemble(
 
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
-            key = fresh_key() if config.insecure_noise_seed is None else insecure_key(config.insecure_noise_seed, rank)
+            key = rank_key(config.insecure_noise_seed, rank)
             stream = PrivateStream(key, "batch")
             problem = make_problem(
                 shard.rows, shard.labels, config.loss, batch, prospect.lipschitz, stream, getattr(source, "radius", 0.0)

@@ -21,7 +21,7 @@ from dpmpi.config import Config
 from dpmpi.core import Agent, Array, Integers, Transport
 from dpmpi.engine import Engine, Seat
 from dpmpi.privacy.mechanisms import SumMechanism
-from dpmpi.rng import PrivateStream, fresh_key, insecure_key
+from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.rows import Dense, Rows
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
 
@@ -62,8 +62,7 @@ class SumLaboratory(Laboratory):
         carrier = sealed(config, transport, secrets)
         seats = []
         for rank in transport.ranks:
-            seed = config.insecure_noise_seed
-            key = fresh_key() if seed is None else insecure_key(seed, self._runs * n + rank)
+            key = rank_key(config.insecure_noise_seed, self._runs * n + rank)
             mine = (rows, labels) if rank == VICTIM else (silent, np.zeros(self.records))
             kind = Colluder if rank >= n - c else SumMechanism
             mechanism = kind(self.sigmas[rank], n - c, config.share_bits, key, m)

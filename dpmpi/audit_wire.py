@@ -37,7 +37,7 @@ from dpmpi.planning import noise_levels, prospect_of, schedule_of
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
-from dpmpi.rng import PrivateStream, fresh_key, insecure_key, public_generator
+from dpmpi.rng import PrivateStream, fresh_key, public_generator, rank_key
 from dpmpi.rows import Dense, Rows
 
 VICTIM = 0
@@ -176,8 +176,7 @@ class Laboratory:
             self._silent = Dense(np.zeros((self.records, m)))
         seats = []
         for rank in self.tap.ranks:
-            seed = config.insecure_noise_seed
-            key = fresh_key() if seed is None else insecure_key(seed, self._runs * n + rank)
+            key = rank_key(config.insecure_noise_seed, self._runs * n + rank)
             mine = (rows, labels) if rank == VICTIM else (self._silent, np.zeros(self.records))
             problem = self._make_problem(*mine, config, key)
             mechanism = self._make_mechanism(self.sigmas[rank], key, m)

@@ -125,6 +125,21 @@ class Config:
     options: tuple[tuple[str, Any], ...] = ()
     """Hyperparameters of the algorithm that were given, by name."""
 
+    @property
+    def full_shares(self) -> bool:
+        """Whether shares themselves travel, before their sums do."""
+        return self.exchange == "shares" and self.share_mode == "full"
+
+    @property
+    def sealed(self) -> bool:
+        """Whether every message is sealed: if asked for, and for shares that travel."""
+        return self.seal or self.full_shares
+
+    @property
+    def secretive(self) -> bool:
+        """Whether ranks agree on secrets: to seal, or to mask."""
+        return self.seal or self.exchange == "shares"
+
     def check(self) -> None:
         """Raise `ConfigError` for values that cannot work, whatever the data."""
         for f in _fields():
@@ -170,7 +185,7 @@ class Config:
             raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
         if self.colluders and self.noise_in != "sum":
             raise ConfigError("--colluders is for noise inside a sum: add --noise-in sum")
-        if self.keys is not None and not self.seal and self.exchange != "shares":
+        if self.keys is not None and not self.secretive:
             raise ConfigError("--keys is for sealed messages: add --seal, or --exchange shares")
 
     def make_algorithm(self) -> Method:

@@ -124,12 +124,12 @@ class Prospect:
     @property
     def _hops(self) -> int:
         """Full shares travel before their sums do."""
-        return 2 if self.config.exchange == "shares" and self.config.share_mode == "full" else 1
+        return 2 if self.config.full_shares else 1
 
     @property
     def message_overhead(self) -> int:
         """The bytes of a message beside its numbers: the trailer, and the seal if there is one."""
-        return TRAILER_BYTES + (SEAL_BYTES if self.config.seal or self._hops == 2 else 0)
+        return TRAILER_BYTES + (SEAL_BYTES if self.config.sealed else 0)
 
     def _peers(self, terms: Terms, audience: Audience) -> int:
         if audience == "everyone":

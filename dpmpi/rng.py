@@ -53,6 +53,11 @@ def insecure_key(seed: int, rank: int) -> bytes:
     return _digest("insecure", seed, rank)
 
 
+def rank_key(seed: int | None, rank: int) -> bytes:
+    """Return a rank's key: fresh, or repeatable if an insecure seed is given."""
+    return fresh_key() if seed is None else insecure_key(seed, rank)
+
+
 class PrivateStream:
     """Uniform bits from AES-256-CTR under a key derived from the rank's key and a label.
 

@@ -21,7 +21,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.exchange.plain import PlainExchange
 from dpmpi.exchange.shares import SharesExchange, capacity, even
 from dpmpi.planning import Prospect
-from dpmpi.rng import PrivateStream, fresh_key, insecure_key
+from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.schedules import StaticSchedule
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def check_shares(prospect: Prospect) -> None:
 
 def agree_on_secrets(config: Config, transport: Transport, run: str, incarnation: int = 0) -> Secrets | None:
     """Return what the ranks agree on, all processes together; None if the configuration keeps nothing secret."""
-    if not config.seal and config.exchange != "shares":
+    if not config.secretive:
         return None
     from dpmpi.crypto.keys import (  # noqa: PLC0415 - slow to import, and few runs need it
         Handshake,
@@ -120,8 +120,7 @@ def agree_on_secrets(config: Config, transport: Transport, run: str, incarnation
 
 def sealed(config: Config, transport: Transport, secrets: Secrets | None) -> Transport:
     """Return the transport, sealed if messages are to be."""
-    shares_travel = config.exchange == "shares" and config.share_mode == "full"
-    if secrets is None or not (config.seal or shares_travel):
+    if secrets is None or not config.sealed:
         return transport
     from dpmpi.crypto.seal import SealedPair  # noqa: PLC0415 - slow to import, and few runs need it
     from dpmpi.transport.sealed import SealedTransport  # noqa: PLC0415 - likewise
@@ -140,8 +139,7 @@ def make_exchange(config: Config, transport: Transport, rank: int, secrets: Secr
     masks = None
     if config.share_mode == "expanded":
         masks = PairwiseMasks(rank, transport.size, {peer: pair.masks for peer, pair in secrets.keys[rank].items()})
-    seed = config.insecure_noise_seed
-    stream = PrivateStream(fresh_key() if seed is None else insecure_key(seed, rank), "shares")
+    stream = PrivateStream(rank_key(config.insecure_noise_seed, rank), "shares")
     tail = TAIL_DEVIATIONS * sigma * transport.size if config.noise_in == "sum" else 0.0
     return SharesExchange(
         transport, rank, transport.size, bits=config.share_bits, stream=stream, masks=masks, noise_tail=tail

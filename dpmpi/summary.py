@@ -126,9 +126,9 @@ def summarise(
         "secrecy": {
             "exchange": config.exchange,
             "shares": config.share_mode if config.exchange == "shares" else None,
-            "sealed": config.seal or (config.exchange == "shares" and config.share_mode == "full"),
+            "sealed": config.sealed,
             "identities": None
-            if not config.seal and config.exchange == "plain"
+            if not config.secretive
             else "roster"
             if config.keys is not None
             else "drawn for the run: against listeners only",

@@ -252,7 +252,7 @@ class Handshake:
 
 
 def verify_hello(hello: bytes, session: Session, rank: int, roster: Roster | None) -> Greeting:
-    """Return what `rank` says in its hello; raise `SealBroken` unless it said so itself, for this session.
+    """Return what `rank` says in its hello; raise `SealBroken` unless it said so itself, for this run and start.
 
     Without a roster the hello only proves that its sender has the identity that it shows.
     """

@@ -27,8 +27,6 @@ approximation.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +35,10 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal_shuffled, training_rows
 from dpmpi.data.libsvm import data_lines
-from dpmpi.data.shards import write_npz
+from dpmpi.data.shards import replacing, write_npz
 from dpmpi.errors import ConfigError, DataError, nearest
-from dpmpi.rng import public_generator
 from dpmpi.rows import Dense, Positions, scale_rows
 
 ATTRIBUTES: dict[str, float | tuple[str, ...]] = {
@@ -126,24 +123,15 @@ class Adult:
 
     def training_rows(self, survey: Survey) -> int:
         """Return how many rows are left when the held-out ones are gone."""
-        total = self.settings.samples or survey.rows
-        if total > survey.rows:
-            raise ConfigError(
-                f"{self.folder} has {survey.rows} complete records, fewer than the {total} samples asked for"
-            )
-        return total - held_out(total, self.settings.test_fraction)
+        return training_rows(self.settings, survey.rows, f"{self.folder} has {survey.rows} complete records")
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rows of `rank`: permuted by the shared seed, cut to `samples`, the last of these held out."""
         survey = survey or self.survey()
         trains = self.training_rows(survey)
-        tests = (self.settings.samples or survey.rows) - trains
         check_dealt(trains, size, str(self.folder))
-        order = public_generator(self.settings.seed, "shuffle").permutation(survey.rows)
-        train, test = deal(trains, rank, size), deal(tests, rank, size)
-        mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
+        mine, n = deal_shuffled(self.settings, survey.rows, trains, rank, size)
         matrix, labels = self._read(survey.rows, mine)
-        n = len(train)
         return Shard(Dense(matrix[:n]), labels[:n], Dense(matrix[n:]), labels[n:])
 
     def whole(self) -> tuple[Dense, Array]:
@@ -187,20 +175,12 @@ def write_whole(source: Adult, path: Path) -> int:
     if path.suffix == ".npz":
         write_npz(path, rows, labels)
         return len(labels)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as stream:
-            for label, row in zip(labels.tolist(), rows.matrix, strict=True):
-                columns = np.flatnonzero(row)
-                pairs = zip((columns + 1).tolist(), row[columns].tolist(), strict=True)
-                stream.write(f"{label:+g} {' '.join(f'{column}:{value!r}' for column, value in pairs)}\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    with replacing(path) as stream:
+        for label, row in zip(labels.tolist(), rows.matrix, strict=True):
+            columns = np.flatnonzero(row)
+            pairs = zip((columns + 1).tolist(), row[columns].tolist(), strict=True)
+            line = f"{label:+g} {' '.join(f'{column}:{value!r}' for column, value in pairs)}\n"
+            stream.write(line.encode("ascii"))
     return len(labels)
 
 

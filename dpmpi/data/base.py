@@ -12,7 +12,7 @@ of one global order, so that the shards laid end to end are the same data for ev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.errors import ConfigError, DataError
-from dpmpi.rows import Csr, Dense, Rows
+from dpmpi.errors import ConfigError, DataError, nearest
+from dpmpi.rng import public_generator
+from dpmpi.rows import Csr, Dense, Positions, Rows
 
 
 @dataclass
@@ -123,6 +124,22 @@ class Source(Protocol):
         ...
 
 
+def parse_options(what: str, text: str, known: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
+    """Return the `key=value` options of `text`, separated by commas, each made by the converter of its key."""
+    options: dict[str, object] = {}
+    for item in filter(None, text.split(",")):
+        key, _, value = item.partition("=")
+        if key not in known:
+            raise ConfigError(
+                f"{what}: unknown option {key!r}, expected one of {', '.join(known)}{nearest(key, known)}"
+            )
+        try:
+            options[key] = known[key](value)
+        except ValueError:
+            raise ConfigError(f"{what}: {key} takes a number, got {value!r}") from None
+    return options
+
+
 def deal(count: int, rank: int, size: int) -> range:
     """Return the positions (1) that fall to `rank`."""
     return range(rank * count // size, (rank + 1) * count // size)
@@ -140,6 +157,29 @@ def check_dealt(count: int, size: int, what: str) -> None:
 def held_out(count: int, test_fraction: float) -> int:
     """Return how many of `count` rows are test rows."""
     return round(test_fraction * count)
+
+
+def training_rows(settings: Settings, rows: int, what: str) -> int:
+    """Return how many of the `samples` wanted, out of `rows`, are left when the held-out ones are gone.
+
+    `what` has the rows, for the message if they are too few.
+    """
+    total = settings.samples or rows
+    if total > rows:
+        raise ConfigError(f"{what}, fewer than the {total} samples asked for")
+    return total - held_out(total, settings.test_fraction)
+
+
+def deal_shuffled(settings: Settings, rows: int, trains: int, rank: int, size: int) -> tuple[Positions, int]:
+    """Return the positions of a rank's rows, training rows first, and how many of them are training rows.
+
+    The rows of a file are permuted by the shared seed and cut to `samples`; the last of these are held out.
+    """
+    tests = (settings.samples or rows) - trains
+    order = public_generator(settings.seed, "shuffle").permutation(rows)
+    train, test = deal(trains, rank, size), deal(tests, rank, size)
+    mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
+    return mine, len(train)
 
 
 def signs(labels: Array, values: tuple[float, ...], what: str) -> Array:

@@ -21,9 +21,8 @@ from typing import IO, Any, ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out, signs
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal_shuffled, signs, training_rows
 from dpmpi.errors import ConfigError, DataError
-from dpmpi.rng import public_generator
 from dpmpi.rows import Csr, Dense, Rows, scale_rows, take
 
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}
@@ -72,20 +71,14 @@ class LibsvmFile:
 
     def training_rows(self, survey: Survey) -> int:
         """Return how many rows are left when the held-out ones are gone."""
-        total = self.settings.samples or survey.rows
-        if total > survey.rows:
-            raise ConfigError(f"{self.path} has {survey.rows} rows, fewer than the {total} samples asked for")
-        return total - held_out(total, self.settings.test_fraction)
+        return training_rows(self.settings, survey.rows, f"{self.path} has {survey.rows} rows")
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rows of `rank`, in the order of the permutation."""
         survey = survey or self.survey()
         trains = self.training_rows(survey)
-        tests = (self.settings.samples or survey.rows) - trains
         check_dealt(trains, size, str(self.path))
-        order = public_generator(self.settings.seed, "shuffle").permutation(survey.rows)
-        train, test = deal(trains, rank, size), deal(tests, rank, size)
-        mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
+        mine, n = deal_shuffled(self.settings, survey.rows, trains, rank, size)
         in_file = np.argsort(mine)
         found, labels = read_rows(self.path, survey, mine[in_file].tolist())
         if self.settings.binary:
@@ -94,7 +87,7 @@ class LibsvmFile:
         place[in_file] = np.arange(len(mine))
         dense = survey.nonzeros > _DENSE_FROM * survey.rows * survey.features
         parts = []
-        for positions in (place[: len(train)], place[len(train) :]):
+        for positions in (place[:n], place[n:]):
             rows = take(found, positions)
             if dense:
                 rows = to_dense(rows)

@@ -31,8 +31,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal
-from dpmpi.errors import ConfigError, nearest
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, parse_options
+from dpmpi.errors import ConfigError
 from dpmpi.rng import public_generator
 from dpmpi.rows import Dense
 
@@ -62,17 +62,7 @@ class Mean:
         known: dict[str, Callable[[str], object]] = {
             "radius": float, "dimension": int, "samples": int, "centre": float, "spread": float,
         }  # fmt: skip
-        options: dict[str, object] = {}
-        for item in filter(None, text.split(",")):
-            key, _, value = item.partition("=")
-            if key not in known:
-                raise ConfigError(
-                    f"mean: unknown option {key!r}, expected one of {', '.join(known)}{nearest(key, known)}"
-                )
-            try:
-                options[key] = known[key](value)
-            except ValueError:
-                raise ConfigError(f"mean: {key} takes a number, got {value!r}") from None
+        options = parse_options("mean", text, known)
         if settings.samples is not None:
             options["samples"] = settings.samples
         source = cls(settings, **options)  # type: ignore[arg-type]  # each value was made by its own converter

@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import IO, Any, ClassVar, Self
 
 import numpy as np
 
@@ -140,11 +140,18 @@ def write_npz(path: Path, rows: Rows, labels: Array) -> None:
         arrays["X"] = rows.matrix
     else:
         arrays |= {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "dimension": rows.dimension}
+    with replacing(path) as stream:
+        np.savez(stream, **arrays)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Give a new file, readable by its owner only, that takes the place of `path` once it is whole and on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            np.savez(stream, **arrays)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -26,7 +26,7 @@ from typing import ClassVar, Literal, Self, TypeAlias
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out
+from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out, parse_options
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.rng import public_generator
 from dpmpi.rows import Csr, Dense, Positions, Rows
@@ -59,17 +59,7 @@ class Synthetic:
             "samples": int, "features": int, "task": str, "density": float, "flip": float,
             "decay": float,
         }  # fmt: skip
-        options: dict[str, object] = {}
-        for item in filter(None, text.split(",")):
-            key, _, value = item.partition("=")
-            if key not in known:
-                raise ConfigError(
-                    f"synthetic: unknown option {key!r}, expected one of {', '.join(known)}{nearest(key, known)}"
-                )
-            try:
-                options[key] = known[key](value)
-            except ValueError:
-                raise ConfigError(f"synthetic: {key} takes a number, got {value!r}") from None
+        options = parse_options("synthetic", text, known)
         if settings.samples is not None:
             options["samples"] = settings.samples
         options.setdefault("task", _TASK_OF_LOSS.get(settings.loss, "svm"))
