@@ -27,7 +27,6 @@ from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
 from dpmpi.problem import Batch, make_problem
 from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.rows import Dense
-from dpmpi.schedules import SampledSchedule, StaticSchedule
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
 from dpmpi.transport.meter import Meter
 from dpmpi.wallets import Wallet, open_wallets
@@ -43,16 +42,12 @@ class Job:
     prospect: Prospect
     engine: Engine
     meter: Meter
-    schedule: StaticSchedule | SampledSchedule
     shards: Sequence[Shard]
     ledgers: Sequence[Ledger]
     wallets: dict[int, Wallet]
     penalty: Regulariser
-    dimension: int
     sigmas: Sequence[float]
     """The noise's standard deviation of every rank, not only of those here."""
-    records: Sequence[int]
-    """How many records every rank has."""
     evaluate_every: int
     """0 for never."""
 
@@ -128,22 +123,7 @@ def assemble(
 
     agreed(transport, open_ledgers)
     engine = Engine(algorithm, schedule, carrier, seats)
-    return Job(
-        run,
-        config,
-        prospect,
-        engine,
-        meter,
-        schedule,
-        shards,
-        ledgers,
-        wallets,
-        penalty,
-        dimension,
-        sigmas,
-        records,
-        every,
-    )
+    return Job(run, config, prospect, engine, meter, shards, ledgers, wallets, penalty, sigmas, every)
 
 
 def agreed_noise(prospect: Prospect, transport: Transport) -> list[float]:

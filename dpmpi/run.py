@@ -163,10 +163,10 @@ def _reference(job: Job) -> Any:
 
     if job.config.loss == "mean":
         problems = [seat.agent.problem for seat in job.engine.seats]
-        return find_mean(problems, job.meter.size, job.penalty, job.dimension, job.meter.total)
+        return find_mean(problems, job.meter.size, job.penalty, job.prospect.dimension, job.meter.total)
     shards = [(shard.rows, shard.labels) for shard in job.shards]
     loss = LOSSES[job.config.loss]
-    return find_optimum(shards, job.meter.size, loss, job.penalty, job.dimension, job.meter.total)
+    return find_optimum(shards, job.meter.size, loss, job.penalty, job.prospect.dimension, job.meter.total)
 
 
 def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dict[str, Any]:

@@ -80,16 +80,17 @@ def summarise(
     epsilons = [record["epsilon"] for record in ranks]
     best = None if optimum is None else optimum.value
     training = max(record["training_seconds"] for record in ranks)
-    graph = job.schedule.graph
+    schedule = job.prospect.schedule
+    graph = schedule.graph
     return {
         "dpmpi": __version__,
         "run": job.run,
         "algorithm": config.algorithm,
         "ranks": len(ranks),
         "rounds": config.rounds,
-        "dimension": job.dimension,
+        "dimension": job.prospect.dimension,
         "batch": config.batch,
-        "graph": {"name": graph.name, "edges": len(graph.edges), "beta": job.schedule.beta()},
+        "graph": {"name": graph.name, "edges": len(graph.edges), "beta": schedule.beta()},
         "objective": None if evaluation is None else evaluation.objective,
         "optimum": best,
         "optimum_gap": None if optimum is None else optimum.gap,
