@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpmpi.core import Transport
 from dpmpi.errors import ConfigError, DataError, DpmpiError, LedgerError, SealBroken
+from dpmpi.wire import Transport
 
 
 def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from dpmpi import __version__
 from dpmpi.agreement import agreed, everyone, on_first
 from dpmpi.config import Config
-from dpmpi.core import Agent, Event, Mechanism, Transport
+from dpmpi.core import Agent, Event, Mechanism
 from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
@@ -30,6 +30,7 @@ from dpmpi.rows import Dense
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
 from dpmpi.transport.meter import Meter
 from dpmpi.wallets import Wallet, open_wallets
+from dpmpi.wire import Transport
 
 
 @dataclass

@@ -26,11 +26,11 @@ from dpmpi import __version__
 from dpmpi.audit_sum import SumLaboratory
 from dpmpi.audit_wire import VICTIM, Guesses, Laboratory, Worlds, audit_one_run, audit_runs
 from dpmpi.config import Config, parse
-from dpmpi.core import Transport
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.problem import Batch
 from dpmpi.progress import Progress
+from dpmpi.wire import Transport
 
 VIOLATION = "VIOLATION: the wire leaks more than the ledger says"
 REFUTED = "the claim is refuted: the wire leaks more than it allows"

@@ -18,12 +18,13 @@ import numpy as np
 
 from dpmpi.audit_wire import VICTIM, Laboratory, Tally, Watch
 from dpmpi.config import Config
-from dpmpi.core import Agent, Array, Integers, Transport
+from dpmpi.core import Agent, Array, Integers
 from dpmpi.engine import Engine, Seat
 from dpmpi.privacy.mechanisms import SumMechanism
 from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.rows import Dense, Rows
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
+from dpmpi.wire import Transport
 
 
 class Colluder(SumMechanism):

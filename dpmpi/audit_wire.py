@@ -27,7 +27,7 @@ from dpmpi.agreement import on_first
 from dpmpi.algorithms.dual_averaging import DualAveraging
 from dpmpi.audit_statistics import Bound, Signal, likelihood, one_run_bound, scores, two_world_bound
 from dpmpi.config import Config
-from dpmpi.core import Agent, Array, Channel, Event, Mechanism, Neighbourhood, Problem, Transport
+from dpmpi.core import Agent, Array, Event, Mechanism, Problem
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError
 from dpmpi.exchange.plain import PlainExchange
@@ -39,6 +39,7 @@ from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem import Batch, LocalProblem
 from dpmpi.rng import PrivateStream, fresh_key, public_generator, rank_key
 from dpmpi.rows import Dense, Rows
+from dpmpi.wire import Channel, Neighbourhood, Transport
 
 VICTIM = 0
 FEATURES = 2

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpmpi.core import Agent, Array, Channel, Exchange, Flow, Schedule, Transport
+from dpmpi.core import Agent, Array
 from dpmpi.methods import Method
+from dpmpi.wire import Channel, Exchange, Flow, Schedule, Transport
 
 
 @dataclass(frozen=True, slots=True)

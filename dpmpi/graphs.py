@@ -28,9 +28,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from dpmpi.core import Array, Neighbourhood
+from dpmpi.core import Array
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.rng import public_generator
+from dpmpi.wire import Neighbourhood
 
 Edge = tuple[int, int]
 Number = TypeVar("Number", int, float)

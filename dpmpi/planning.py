@@ -14,7 +14,7 @@ from typing import Any
 from dpmpi import claims
 from dpmpi.claims import Claim
 from dpmpi.config import Config
-from dpmpi.core import SEAL_BYTES, TRAILER_BYTES, Terms
+from dpmpi.core import Terms
 from dpmpi.data import Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.graphs import make_graph
@@ -25,6 +25,7 @@ from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.mechanisms import pricing, sum_pricing
 from dpmpi.problem import Batch, make_terms, mean_lipschitz
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
+from dpmpi.wire import SEAL_BYTES, TRAILER_BYTES
 
 
 def source_of(config: Config) -> Source:

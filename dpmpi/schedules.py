@@ -22,10 +22,11 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmpi.core import Array, Neighbourhood
+from dpmpi.core import Array
 from dpmpi.errors import ConfigError
 from dpmpi.graphs import Graph, beta, common_weight, mixing_matrix, neighbourhood
 from dpmpi.rng import public_generator
+from dpmpi.wire import Neighbourhood
 
 Integers = NDArray[np.int64]
 

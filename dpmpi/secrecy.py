@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from dpmpi.agreement import agreed, everyone
 from dpmpi.config import Config
-from dpmpi.core import Exchange, Transport
 from dpmpi.crypto.exposure import exposed
 from dpmpi.crypto.shares import PairwiseMasks
 from dpmpi.errors import ConfigError
@@ -23,6 +22,7 @@ from dpmpi.exchange.shares import SharesExchange, capacity, even
 from dpmpi.planning import Prospect
 from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.schedules import StaticSchedule
+from dpmpi.wire import Exchange, Transport
 
 if TYPE_CHECKING:
     from dpmpi.crypto.keys import Handshake, PairKeys, Session

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Channel, Event, Exchange, Mechanism, Query, Sampling, Transport
+from dpmpi.core import Agent, Array, Event, Mechanism, Query, Sampling
 from dpmpi.crypto.shares import PairwiseMasks
 from dpmpi.engine import Engine, Seat
 from dpmpi.exchange.plain import PlainExchange
@@ -35,6 +35,7 @@ from dpmpi.rng import PrivateStream, insecure_key
 from dpmpi.rows import Dense, Rows
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.transport.loopback import LoopbackTransport
+from dpmpi.wire import Channel, Exchange, Transport
 
 if TYPE_CHECKING:
     from dpmpi.crypto.keys import PairKeys, Session

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from dpmpi.agreement import everyone, on_first
-from dpmpi.core import Transport
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError
 from dpmpi.planning import Prospect, allowance, filter_order, read_budget
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import read_ledger, recorded_spending
 from dpmpi.rng import fresh_key
+from dpmpi.wire import Transport
 
 
 @dataclass(frozen=True)

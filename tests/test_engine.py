@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from dpmpi.core import TRAILER_BYTES, Agent, Gather, Mix, Neighbourhood, NeighbourSum, Sampling, Sum, public
+from dpmpi.core import Agent, Gather, Mix, NeighbourSum, Sampling, Sum, public
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ProtocolError
 from dpmpi.exchange.plain import PlainExchange
@@ -21,6 +21,7 @@ from dpmpi.schedules import make_schedule
 from dpmpi.testing import Recorder
 from dpmpi.transport.loopback import LoopbackTransport
 from dpmpi.transport.meter import Meter
+from dpmpi.wire import TRAILER_BYTES, Neighbourhood
 
 
 @dataclass(frozen=True)

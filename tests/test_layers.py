@@ -12,6 +12,7 @@ PACKAGE = Path(dpmpi.__file__).parent
 LAYERS = [
     {"errors"},
     {"core"},
+    {"wire"},
     {"rng", "rows", "methods", "minimiser"},
     {"losses", "penalties", "graphs", "data", "privacy", "crypto"},
     {"schedules", "admm"},
@@ -23,6 +24,7 @@ LAYERS = [
     {"audit_wire", "sections", "bench_rows"},
     {"audit_sum"},
     {"summary", "bench", "audit", "report"},
+    {"training"},
     {"run", "testing"},
     {"cli"},
     {"__main__"},

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from dpmpi.core import Schedule
 from dpmpi.errors import ConfigError
 from dpmpi.graphs import Graph, make_graph, mixing_matrix
 from dpmpi.schedules import BLOCK, SampledSchedule, StaticSchedule, make_schedule
+from dpmpi.wire import Schedule
 
 CASES = [("ring", 8, 1), ("ring", 8, 3), ("complete", 7, 1), ("complete", 7, 3), ("grid", 12, 2), ("star", 6, 1)]
 

@@ -8,11 +8,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmpi.core import SEAL_BYTES
 from dpmpi.crypto import seal as module
 from dpmpi.crypto.keys import Handshake, Identity, Session, verify_hello
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import SealBroken
+from dpmpi.wire import SEAL_BYTES
 
 # --- AES-GCM itself --------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from test_shares import looks_uniform
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.core import SEAL_BYTES, TRAILER_BYTES
 from dpmpi.crypto.keys import Session
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import SealBroken
@@ -22,6 +21,7 @@ from dpmpi.testing import Tap, random_shards, repeatable_keys, shared, simulate
 from dpmpi.transport.loopback import LoopbackTransport
 from dpmpi.transport.meter import Meter
 from dpmpi.transport.sealed import SealedTransport
+from dpmpi.wire import SEAL_BYTES, TRAILER_BYTES
 
 SESSION = Session(b"a run", 0)
 

@@ -8,7 +8,6 @@ import pytest
 
 from dpmpi.cli import main as command
 from dpmpi.config import parse
-from dpmpi.core import SEAL_BYTES, TRAILER_BYTES
 from dpmpi.crypto.keys import key_name
 from dpmpi.errors import ConfigError, SealBroken
 from dpmpi.exchange.plain import PlainExchange
@@ -19,6 +18,7 @@ from dpmpi.run import main
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
 from dpmpi.transport.loopback import LoopbackTransport
 from dpmpi.transport.sealed import SealedTransport
+from dpmpi.wire import SEAL_BYTES, TRAILER_BYTES
 
 RUN = "00112233445566ff"
 

@@ -11,7 +11,7 @@ from scipy import stats
 from test_shares import SMALLEST_P, looks_uniform
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.core import TRAILER_BYTES, Gather, Mix, NeighbourSum, Query, Sampling, Sum, public
+from dpmpi.core import Gather, Mix, NeighbourSum, Query, Sampling, Sum, public
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.exchange.plain import PlainExchange
 from dpmpi.exchange.shares import capacity
@@ -20,6 +20,7 @@ from dpmpi.penalties import Regulariser
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.rng import insecure_key
 from dpmpi.testing import Tap, random_shards, shared, simulate
+from dpmpi.wire import TRAILER_BYTES
 
 MODES = ["full", "expanded"]
 

@@ -21,9 +21,10 @@ from typing import Any, TypeAlias
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from dpmpi.core import SEAL_BYTES, Bytes
+from dpmpi.core import Bytes
 from dpmpi.crypto.keys import PairKeys, Session
 from dpmpi.errors import SealBroken
+from dpmpi.wire import SEAL_BYTES
 
 Buffer: TypeAlias = Bytes | memoryview | bytearray
 """Bytes in one piece, not longer words: an array is viewed as uint8 first."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from dpmpi.core import SEAL_BYTES
 from dpmpi.crypto.keys import PairKeys, Session
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.rng import fresh_key
+from dpmpi.wire import SEAL_BYTES
 
 
 def sealing_seconds(length: int, turns: int, repeats: int) -> tuple[float, float]:

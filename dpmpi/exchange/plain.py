@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import Array, Channel, Gather, Mix, Neighbourhood, NeighbourSum, Request, Sum, Transport
+from dpmpi.core import Array, Gather, Mix, NeighbourSum, Request, Sum
+from dpmpi.wire import Channel, Neighbourhood, Transport
 
 
 class _Link:

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import SHARES_TAG, Array, Channel, Hidden, Mix, Neighbourhood, NeighbourSum, Request, Sum, Transport
+from dpmpi.core import Array, Hidden, Mix, NeighbourSum, Request, Sum
 from dpmpi.crypto.ring import check_capacity, decode, encode
 from dpmpi.crypto.shares import PairwiseMasks, split
 from dpmpi.errors import ConfigError
 from dpmpi.rng import PrivateStream, Words
+from dpmpi.wire import SHARES_TAG, Channel, Neighbourhood, Transport
 
 
 class _Link:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmpi.core import Array, Bytes, Channel
+from dpmpi.core import Array, Bytes
 from dpmpi.errors import ProtocolError
+from dpmpi.wire import Channel
 
 
 class LoopbackTransport:

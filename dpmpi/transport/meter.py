@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from dpmpi.core import SHARES_TAG, TRAILER_BYTES, Array, Channel, Transport
+from dpmpi.core import Array
+from dpmpi.wire import SHARES_TAG, TRAILER_BYTES, Channel, Transport
 
 
 @dataclass

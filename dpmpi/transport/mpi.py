@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import Array, Channel
+from dpmpi.core import Array
 from dpmpi.errors import NeighbourSilent
+from dpmpi.wire import Channel
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dpmpi.core import SEAL_BYTES, Channel, Transport
 from dpmpi.crypto.seal import SealedPair
+from dpmpi.wire import SEAL_BYTES, Channel, Transport
 
 
 class _Lines:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.core import SEAL_BYTES
 from dpmpi.crypto.keys import Session
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ProtocolError, SealBroken
@@ -19,6 +18,7 @@ from dpmpi.rng import insecure_key
 from dpmpi.testing import random_shards, repeatable_keys, shared, simulate
 from dpmpi.transport.meter import Meter
 from dpmpi.transport.sealed import SealedTransport
+from dpmpi.wire import SEAL_BYTES
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
