@@ -149,6 +149,11 @@ class ConsensusADMM(Averaging):
         state.gamma -= step  # (4)
         self.remember(agent, state.w, state.total, t)
 
+    def regroup(self, agent: Agent, state: State) -> Steps:
+        """Forget the multipliers, which add up to zero no more, and ask the neighbours that are left for (3)."""
+        state.gamma.fill(0.0)
+        yield NeighbourSum(public(state.w, because=WHY_PUBLIC), out=state.near)
+
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write the average of the public iterates up to round t to `out`."""
         self.write_average(agent, state.w, state.total, t, out)

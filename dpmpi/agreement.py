@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpmpi.errors import ConfigError, DataError, DpmpiError, LedgerError, SealBroken
+from dpmpi.errors import CheckpointError, ConfigError, DataError, DpmpiError, LedgerError, RankLost, SealBroken
 from dpmpi.wire import Transport
 
 
@@ -17,6 +17,8 @@ def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[
     """
     try:
         texts = [json.dumps([None, None, value]) for value in action()]
+    except RankLost:
+        raise
     except DpmpiError as error:
         texts = [json.dumps([type(error).__name__, str(error), None])] * len(transport.ranks)
     except (OSError, MemoryError, OverflowError, UnicodeError) as error:  # what files and sizes can do to any step
@@ -24,7 +26,7 @@ def everyone(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[
     values = []
     for name, message, value in map(json.loads, transport.collect(texts)):
         if name is not None:
-            kinds = {kind.__name__: kind for kind in (ConfigError, DataError, LedgerError, SealBroken)}
+            kinds = {kind.__name__: kind for kind in (CheckpointError, ConfigError, DataError, LedgerError, SealBroken)}
             raise kinds.get(name, DpmpiError)(message)
         values.append(value)
     return values

@@ -6,7 +6,7 @@ Everything that can fail on one rank alone runs inside `agreed`, so that all ran
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Any
 
 from dpmpi import __version__
 from dpmpi.agreement import agreed, everyone, on_first
+from dpmpi.checkpoint import Interval, check_owner
 from dpmpi.config import Config
 from dpmpi.core import Agent, Event, Mechanism
 from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.penalties import Regulariser, parse_penalty
-from dpmpi.planning import Prospect, noise_levels, prospect_of, schedule_of, source_of
+from dpmpi.planning import Prospect, Spent, after, noise_levels, prospect_of, schedule_of, source_of
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import RealisedLosses
 from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
@@ -28,8 +29,9 @@ from dpmpi.problem import Batch, make_problem
 from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.rows import Dense
 from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
-from dpmpi.transport.meter import Meter
-from dpmpi.wallets import Wallet, open_wallets
+from dpmpi.snapshots import Snapshot, restore
+from dpmpi.transport.meter import Meter, Traffic
+from dpmpi.wallets import Wallet, allow, open_wallets
 from dpmpi.wire import Transport
 
 
@@ -44,96 +46,173 @@ class Job:
     engine: Engine
     meter: Meter
     shards: Sequence[Shard]
-    ledgers: Sequence[Ledger]
+    ledgers: list[Ledger]
     wallets: dict[int, Wallet]
     penalty: Regulariser
     sigmas: Sequence[float]
     """The noise's standard deviation of every rank, not only of those here."""
     evaluate_every: int
     """0 for never."""
+    origin: int
+    """The ranks that the run began with."""
+    names: Sequence[int]
+    """Those that are left, by their first numbers: rank k of now is the rank names[k] of then."""
+    incarnation: int
+    """How often the run was started, or regrouped, before."""
+    carried: dict[int, Snapshot]
+    """What the ranks of this process brought with them, if the run goes on."""
+
+
+    def traffic(self, rank: int) -> dict[int, Traffic]:
+        """Return what went between `rank` and each of its peers, by their names, since the run began."""
+        found = {self.names[peer]: traffic for peer, traffic in self.meter.traffic(rank).items()}
+        if rank in self.carried:
+            for name, before in self.carried[rank].traffic.items():
+                found.setdefault(int(name), Traffic()).add(Traffic(**before))  # type: ignore[arg-type]
+        return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a run that goes on brings with it."""
+
+    run: str
+    origin: int
+    names: tuple[int, ...]
+    round: int
+    snapshots: Mapping[int, Snapshot]
+    """Of the ranks in this process, by their numbers now; empty if the run begins again."""
+    shards: Sequence[Shard] | None = None
+    """Those of the same ranks, if they are at hand."""
+    floor: int = 0
+    """The incarnation is not below this one."""
 
 
 def assemble(
     config: Config, transport: Transport, ledger_path: Callable[[int], Path], stack: ExitStack,
-    ready: Callable[[], None] = lambda: None,
+    ready: Callable[[], None] = lambda: None, past: Past | None = None,
 ) -> Job:  # fmt: skip
     """Load the data, calibrate the noise, open the ledgers; all processes call this together.
 
     `ready` is called, on all of them, when nothing is left that could be refused and before anything is written.
     """
-    if config.ranks is not None and config.ranks != transport.size:
-        raise ConfigError(f"the configuration is for {config.ranks} ranks, found {transport.size}")
+    origin, names = (transport.size, range(transport.size)) if past is None else (past.origin, past.names)
+    if config.ranks is not None and config.ranks != origin:
+        raise ConfigError(f"the configuration is for {config.ranks} ranks, found {origin}")
+    if len(names) != transport.size:
+        raise ConfigError(f"the run goes on with its {len(names)} ranks, found {transport.size}: start as many")
+    Interval.parse(config.checkpoint_every)
     penalty = parse_penalty(config.penalty, config.domain)
-    schedule = schedule_of(config, transport.size)
+    schedule = schedule_of(config, origin, names)
     source = source_of(config)
-    shards, dimension, records = load_shards(source, transport)
-    prospect = prospect_of(config, schedule, records, dimension, getattr(source, "radius", None))
+    shards, dimension, records = load_shards(source, transport, names, origin, None if past is None else past.shards)
+    carried = dict(past.snapshots) if past is not None else {}
+    done = everyone(transport, lambda: [_progress(carried.get(rank)) for rank in transport.ranks])
+    prospect = prospect_of(
+        config, schedule, records, dimension, getattr(source, "radius", None),
+        [active for active, _ in done], 0 if past is None else past.round,
+    )  # fmt: skip
+    made = [releases for _, releases in done]
     config, algorithm = prospect.config, prospect.method
     batch = Batch.parse(config.batch)
     for count in records:
         batch.check(count)
     prospect.check()
     check_shares(prospect)
-    sigmas = agreed_noise(prospect, transport)
-    wallets = open_wallets(prospect, transport, ledger_path, shards, sigmas, stack)
-    run = on_first(transport, lambda: os.urandom(8).hex())
-    secrets = agree_on_secrets(config, transport, run)
-    meter, seats, ledgers = Meter(transport), [], []
+    wallets, known = open_wallets(
+        config, transport, ledger_path, shards, stack, names, None if past is None else past.run
+    )
+    spent = [Spent(wallet.own, releases) for wallet, releases in zip(known, made, strict=True)]
+    sigmas = agreed_noise(prospect, transport, spent)
+    wallets = allow(prospect, transport, wallets, known, sigmas, made)
+    run = on_first(transport, lambda: os.urandom(8).hex() if past is None else past.run)
+    incarnation = max(0 if past is None else past.floor, *(wallet.starts for wallet in known))
+    secrets = agree_on_secrets(config, transport, run, incarnation, names)
+    meter, seats = Meter(transport), []
     carrier = sealed(config, meter, secrets)
 
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
-            key = rank_key(config.insecure_noise_seed, rank)
-            stream = PrivateStream(key, "batch")
-            problem = make_problem(
-                shard.rows, shard.labels, config.loss, batch, prospect.lipschitz, stream, getattr(source, "radius", 0.0)
-            )
-            mechanism = make_noise(prospect, rank, sigmas[rank], key)
-            told = algorithm.testifies and sigmas[rank] and prospect.kind == "laplace"
-            agent = Agent(
-                rank, schedule.share, prospect.terms(rank), problem, penalty, mechanism, NotYet(),
-                PrivateStream(key, "weights"), RealisedLosses() if told else None,
-            )  # fmt: skip
-            exchange = make_exchange(config, carrier, rank, secrets, sigmas[rank])
-            seats.append(Seat(agent, algorithm.start(agent), exchange))
+            key = rank_key(config.insecure_noise_seed, names[rank])
+            agent = make_agent(prospect, rank, shard, sigmas[rank], key, penalty, getattr(source, "radius", 0.0))
+            seat = Seat(agent, algorithm.start(agent), make_exchange(config, carrier, rank, secrets, sigmas[rank]))
+            if rank in carried:
+                check_owner(carried[rank], {"shard": shard.fingerprint}, f"the checkpoint of rank {names[rank]}")
+                restore(seat, carried[rank])
+                algorithm.resume(seat.state)
+            seats.append(seat)
 
     agreed(transport, take_seats)
     ready()
     every = config.evaluate
     if every is None:
         every = 0 if source.private else max(1, config.rounds // 20)
+    engine = Engine(algorithm, schedule, carrier, seats, 0 if past is None else past.round)
+    job = Job(
+        run, config, prospect, engine, meter, shards, [], wallets, penalty, sigmas, every, origin, names, incarnation,
+        carried,
+    )  # fmt: skip
+    agreed(transport, lambda: open_ledgers(job, made, stack))
+    return job
+
+
+def open_ledgers(job: Job, made: Sequence[int], stack: ExitStack) -> None:
+    """Open the ledgers of the agents here, for the releases that come after the first `made` ones."""
+    config, prospect = job.config, job.prospect
     outside = "on: it reads the data without noise, outside of the guarantee"
     header = {
-        "run": run, "dpmpi": __version__, "algorithm": config.algorithm, "config": config.digest(),
-        "ranks": transport.size,
-        "private": is_private(config, sigmas), "insecure_noise": config.insecure_noise_seed is not None,
-        "evaluation": outside if every else "off", "reference": outside if config.reference else "off",
+        "run": job.run, "dpmpi": __version__, "algorithm": config.algorithm, "config": config.digest(),
+        "ranks": len(job.names), "incarnation": job.incarnation, "after_round": job.engine.completed,
+        "private": is_private(config, job.sigmas), "insecure_noise": config.insecure_noise_seed is not None,
+        "evaluation": outside if job.evaluate_every else "off", "reference": outside if config.reference else "off",
         "delta": config.delta, "calibration": config.calibration if config.epsilon is not None else "noise given",
     }  # fmt: skip
-
-    def open_ledgers() -> None:
-        for seat in seats:
-            rank, wallet = seat.agent.rank, wallets[seat.agent.rank]
-            fields = header | {"rank": rank, "sigma": sigmas[rank], "records": records[rank], "budget": wallet.budget}
-            if config.ledger is not None:
-                fields |= {"shard": wallet.owner, "filter_order": wallet.order}
-            planned = prospect.events(seat.agent.terms, sigmas[rank])
-            ledger = stack.enter_context(Ledger(wallet.path, fields, planned, wallet.allowance))
-            seat.agent.charges = ledger
-            ledgers.append(ledger)
-
-    agreed(transport, open_ledgers)
-    engine = Engine(algorithm, schedule, carrier, seats)
-    return Job(run, config, prospect, engine, meter, shards, ledgers, wallets, penalty, sigmas, every)
+    if len(job.names) < job.origin:
+        header["members"] = list(job.names)
+    for seat in job.engine.seats:
+        rank, wallet, sigma = seat.agent.rank, job.wallets[seat.agent.rank], job.sigmas[seat.agent.rank]
+        fields: dict[str, Any] = {"rank": job.names[rank], "sigma": sigma, "records": prospect.records[rank]}
+        fields["budget"] = wallet.budget
+        if config.ledger is not None:
+            fields |= {"shard": wallet.owner, "filter_order": wallet.order}
+        planned = after(prospect.events(seat.agent.terms, sigma), made[rank])
+        ledger = stack.enter_context(Ledger(wallet.path, header | fields, planned, wallet.allowance))
+        seat.agent.charges = ledger
+        job.ledgers.append(ledger)
 
 
-def agreed_noise(prospect: Prospect, transport: Transport) -> list[float]:
-    """Return the noise of every rank, calibrated on the first one."""
+def make_agent(
+    prospect: Prospect, rank: int, shard: Shard, sigma: float, key: bytes, penalty: Regulariser, radius: float
+) -> Agent:
+    """Return a rank as its algorithm sees it; nothing can be charged yet."""
+    config = prospect.config
+    problem = make_problem(
+        shard.rows, shard.labels, config.loss, Batch.parse(config.batch), prospect.lipschitz,
+        PrivateStream(key, "batch"), radius,
+    )  # fmt: skip
+    told = prospect.method.testifies and sigma and prospect.kind == "laplace"
+    return Agent(
+        rank, prospect.schedule.share, prospect.terms(rank), problem, penalty, make_noise(prospect, rank, sigma, key),
+        NotYet(), PrivateStream(key, "weights"), RealisedLosses() if told else None,
+    )  # fmt: skip
+
+
+def _progress(snapshot: Snapshot | None) -> tuple[int, int]:
+    """Return in how many rounds an agent was active, and how many releases it made."""
+    return (0, 0) if snapshot is None else (snapshot.agent["active_rounds"], snapshot.agent["releases"])
+
+
+def agreed_noise(prospect: Prospect, transport: Transport, spent: Sequence[Spent] = ()) -> list[float]:
+    """Return the noise of every rank, calibrated on the first one.
+
+    Repeatable noise stays what it was, so that a run which goes on ends as one that was never interrupted.
+    """
     sigmas: list[float]
+    before = spent if prospect.config.insecure_noise_seed is None and any(one.charged for one in spent) else ()
     if prospect.config.epsilon is None:
         sigmas = noise_levels(prospect)
     else:
-        sigmas = on_first(transport, lambda: noise_levels(prospect))
+        sigmas = on_first(transport, lambda: noise_levels(prospect, before))
     if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
         raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
     return sigmas
@@ -160,19 +239,24 @@ def is_private(config: Config, sigmas: Sequence[float]) -> bool:
     return config.insecure_noise_seed is None and all(sigma > 0 for sigma in sigmas)
 
 
-def load_shards(source: Source, transport: Transport) -> tuple[list[Shard], int, list[int]]:
+def load_shards(
+    source: Source, transport: Transport, names: Sequence[int], origin: int, known_shards: Sequence[Shard] | None = None
+) -> tuple[list[Shard], int, list[int]]:
     """Return the shards of the ranks in this process, the dimension that all share, and every rank's records."""
 
     def survey() -> dict[str, Any] | None:
         found = source.survey()
         return None if found is None else found.to_dict()
 
-    told = on_first(transport, survey)
+    told = None if known_shards is not None else on_first(transport, survey)
     known = None if told is None else Survey.from_dict(told)
     shards: list[Shard] = []
 
     def load() -> list[tuple[int, int, bool]]:
-        shards.extend(source.load(known, rank, transport.size) for rank in transport.ranks)
+        if known_shards is not None:
+            shards.extend(known_shards)
+        else:
+            shards.extend(source.load(known, names[rank], origin) for rank in transport.ranks)
         return [(shard.rows.count, shard.rows.dimension, isinstance(shard.rows, Dense)) for shard in shards]
 
     sizes = everyone(transport, load)

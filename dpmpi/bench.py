@@ -2,90 +2,250 @@
 
 Under mpirun (`mpirun -n 4 python -m dpmpi bench`) every dimension is timed in the same run, under the same load:
 
-    bare exchange   Irecv/Isend/Waitall of the same bytes with the same neighbours, and the weighted sum, by mpi4py
-    mix             a consensus method that only says Mix, through engine, exchange, meter and transport
-    sealed mix      the same with every message sealed for its receiver
-    sum             the sum of all ranks' vectors, everyone to everyone, in plain messages
-    expanded sum    the same sum of secret shares, expanded from pairwise secrets
-    full sum        the same sum of full shares: a hop of sealed shares, a hop of sealed partial sums
-    bare gradient   the two products X x and X' c of a full batch, in numpy
-    bare noise      drawing as many noised coordinates, alone
-    dda, dp-dda     whole rounds
+    bare exchange     Irecv/Isend/Waitall of the same bytes with the same neighbours, and the weighted sum, by mpi4py
+    mix               a consensus method that only says Mix, through engine, exchange, meter and transport
+    sealed mix        the same with every message sealed for its receiver
+    bare gradient     the two products X x and X' c of a full batch in numpy; of sparse rows, in scipy
+    bare noise        drawing as many noised coordinates, alone
+    dda, dp-dda       whole rounds; sparse dp-dda: on sparse rows
+    sum               the sum of all ranks' vectors, everyone to everyone, in plain messages
+    expanded sum      the same sum of secret shares, expanded from pairwise secrets
+    full sum          the same sum of full shares: a hop of sealed shares, a hop of sealed partial sums
 
-Sealing is timed on the first rank alone, against the library's own AES-256-GCM on messages of the same length.
+The first rank alone times gradients, noise and sealing against the libraries' own. The kinds take turns, so that a
+change of load meets all of them; seconds are medians over the turns, ratios are medians of the turns' ratios.
 
-The kinds take turns, so that a change of load meets all of them; a figure is the median over the turns. Without mpirun,
-`--startup N` times N ranks from mpirun to the first round against N that import mpi4py and numpy and meet at a barrier.
+Without mpirun it starts mpirun itself: `--ranks 2,4,20` for the above, `--startup N` for the time from mpirun to the
+first round, `--memory` for what a rank's memory grows by, `--crowd N` for a run of many ranks, `--targets` for the
+ratios that dpmpi wants to keep, with a verdict (exit code 1 if one fails). `--peer-python PATH` names an interpreter
+that has DISROPT, to compare with its consensus. `--show FILE` prints the tables of an earlier `--json FILE`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpmpi.bench_rows import SIGMA, Many, make_kinds
+from dpmpi import bench_memory, bench_parts
+from dpmpi.agreement import on_first
+from dpmpi.bench_launch import Launcher, crowd, default_template, start_bare, start_run
+from dpmpi.bench_rows import Many, kinds_for, make_kinds
+from dpmpi.bench_tables import draw, put, tables
+from dpmpi.bench_targets import DIMENSION, Target, against_peer, measure_targets
 from dpmpi.config import Parser
-from dpmpi.crypto.speed import sealing_seconds
-from dpmpi.errors import ConfigError
-from dpmpi.privacy.mechanisms import make_mechanism
-from dpmpi.rng import fresh_key
-from dpmpi.transport.mpi import MpiTransport, open_world
+from dpmpi.errors import ConfigError, nearest
+from dpmpi.transport.mpi import RANK_VARIABLES, MpiTransport, open_world, usable_cores
 
-DIMENSIONS = (100, 2000, 47236)
-TARGET_SECONDS = 0.25
+DIMENSIONS = "100,2000,47236"
+DEFAULT_RANKS = "4"
+MEMORY_RANKS = 6
+RATIOS: dict[str, tuple[str, ...]] = {
+    "mix / bare exchange": ("mix", "bare exchange"),
+    "dda / bare parts": ("dda", "bare exchange", "bare gradient"),
+    "dp-dda / bare parts": ("dp-dda", "bare exchange", "bare gradient", "bare noise"),
+    "sparse dp-dda / bare parts": ("sparse dp-dda", "bare exchange", "bare sparse gradient", "bare noise"),
+    "sealed mix / mix": ("sealed mix", "mix"),
+    "expanded sum / sum": ("expanded sum", "sum"),
+    "full sum / sum": ("full sum", "sum"),
+}
+"""What dpmpi adds to the bare parts, and secrecy to plain messages: the first over the sum of the others."""
 
 
-def measure(transport: MpiTransport, dimension: int, shard_mb: float, turns: int, folder: Path) -> dict[str, float]:
-    """Return the median seconds of one round of each kind, the slowest rank's."""
-    kinds = make_kinds(transport, dimension, shard_mb, folder)
-    counts = {name: _rounds_for(transport, run) for name, run in kinds.items()}
+def measure(transport: MpiTransport, kinds: dict[str, Many], turns: int, target: float) -> dict[str, list[float]]:
+    """Return the seconds of one round of each kind in each turn of about `target` seconds, the slowest rank's."""
+    counts = {name: _rounds_for(transport, run, target) for name, run in kinds.items()}
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(turns):
-        for name, run in kinds.items():
-            seconds[name].append(_timed(transport, run, counts[name]) / counts[name])
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    for turn in range(turns):
+        for name in list(kinds) if turn % 2 == 0 else reversed(kinds):
+            seconds[name].append(_timed(transport, kinds[name], counts[name]) / counts[name])
+    return seconds
 
 
-def sampler(transport: MpiTransport, dimension: int, turns: int) -> dict[str, float]:
-    """Return the nanoseconds of the first rank, alone, for a coordinate of exact noise and of PCG64's normals."""
-    found = np.zeros(2)
+def ratios(seconds: dict[str, float]) -> dict[str, float]:
+    """Return those of `RATIOS` that can be formed."""
+    return {
+        name: seconds[top] / sum(seconds[part] for part in parts)
+        for name, (top, *parts) in RATIOS.items()
+        if {top, *parts} <= seconds.keys()
+    }
+
+
+def condense(seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the medians over the turns: of the seconds, and of the ratios within a turn."""
+    turns = [dict(zip(seconds, values, strict=True)) for values in zip(*seconds.values(), strict=True)]
+    each = [ratios(turn) for turn in turns]
+    return {
+        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "ratios": {name: statistics.median(one[name] for one in each) for name in each[0]},
+    }
+
+
+def parts(dimension: int, shard_mb: float, turns: int) -> dict[str, Any]:
+    """Return what a process alone takes for gradients, noise and sealing."""
+    return {
+        "gradient": bench_parts.gradient(dimension, shard_mb, turns),
+        "noise_ns": bench_parts.noise(dimension, turns),
+        "sealing_gb_per_second": bench_parts.sealing(dimension, turns),
+    }
+
+
+def startup(launcher: Launcher, ranks: int, turns: int) -> dict[str, Any]:
+    """Return the seconds from mpirun to a barrier of bare ranks and to the first round of a run, and their ratio."""
+    found: dict[str, list[float]] = {"bare ranks": [], "dpmpi": []}
+    for turn in range(turns + 1):
+        launcher.say(f"start of {ranks} ranks, turn {turn} of {turns}")
+        pair = start_bare(launcher, ranks), start_run(launcher, ranks)
+        if turn:  # the first fills the file cache
+            for name, value in zip(found, pair, strict=True):
+                found[name].append(value)
+    seconds = {name: statistics.median(values) for name, values in found.items()}
+    ratio = bench_parts.median_ratio(found["dpmpi"], found["bare ranks"])
+    return {"ranks": ranks, "seconds": seconds, "ratio": ratio}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `python -m dpmpi bench`."""
+    flags = _parser().parse_args(argv)
+    starts_ranks = flags.ranks or flags.targets or flags.startup or flags.crowd or flags.show
+    try:
+        dimensions = [int(part) for part in flags.dimensions.split(",")]
+        ranks = [int(part) for part in (flags.ranks or DEFAULT_RANKS).split(",")]
+    except ValueError:
+        raise ConfigError("--ranks and --dimensions take whole numbers, separated by commas") from None
+    if min(dimensions) < 1 or min(ranks) < 2 or flags.turns < 1:
+        raise ConfigError("expected --ranks of at least 2, --dimensions and --turns of at least 1")
+    if not starts_ranks and any(name in os.environ for name in RANK_VARIABLES):
+        return _as_rank(flags, dimensions)
+    if flags.show:
+        return _show(flags, json.loads(Path(flags.show).read_text(encoding="utf-8")))
+    launcher = Launcher(flags.launcher or default_template(), flags.limit, _say)
+    result: dict[str, Any] = {"machine": _machine(launcher.version()), "turns": flags.turns, "shard_mb": flags.shard_mb}
+    targets: list[Target] = []
+    if flags.targets:
+        targets, compared = measure_targets(launcher, flags.shard_mb, flags.turns, flags.peer_python)
+        result |= {"targets": [target.to_dict() for target in targets]} | ({"peer": compared} if compared else {})
+    if flags.ranks or not (starts_ranks or flags.memory):
+        result |= _rounds(launcher, flags, ranks, dimensions)
+    if flags.startup:
+        result["startup"] = startup(launcher, flags.startup, flags.turns)
+    if flags.memory:
+        _say(f"memory of {MEMORY_RANKS} ranks")
+        result["memory"] = launcher.bench(MEMORY_RANKS, "--memory", more=bench_memory.ENVIRONMENT)["memory"]
+    if flags.crowd:
+        _say(f"a run of {flags.crowd} ranks")
+        result["crowd"] = crowd(launcher, flags.crowd)
+    _write(flags.json, result)
+    _show(flags, result)
+    return int(any(target.verdict == "FAIL" for target in targets))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m dpmpi bench", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--dimensions", default=DIMENSIONS, help=f"which, separated by commas (default: {DIMENSIONS})")
+    add("--shard-mb", type=float, default=32.0, help="the data of a rank in MB (default: 32)")
+    add("--turns", type=int, default=5, help="how often each kind is timed (default: 5)")
+    add("--seconds", type=float, default=0.25, metavar="S", help="how long each time (default: 0.25)")
+    add("--only", default="", metavar="KINDS", help="time these kinds alone, separated by commas")
+    add("--parts", action=argparse.BooleanOptionalAction, default=True, help="what one process alone takes, too")
+    add("--json", metavar="FILE", help="write the figures to FILE, or - for standard output")
+    add("--ranks", metavar="N,N", help=f"start mpirun for each of these numbers (default: {DEFAULT_RANKS})")
+    add("--startup", type=int, metavar="N", help="time the start of N ranks")
+    add("--memory", action="store_true", help="fit the memory of a rank over dimensions and degrees")
+    add("--crowd", type=int, metavar="N", help="run 1000 rounds of dp-dda with N ranks")
+    add("--targets", action="store_true", help="measure the ratios that dpmpi wants to keep")
+    add("--peer-python", metavar="PATH", help="an interpreter with DISROPT, to compare with")
+    add("--plots", metavar="DIR", help="draw how rounds a second fall with ranks and dimension")
+    add("--page", metavar="FILE", help="put the tables into a page, between the marks that it has for them")
+    add("--launcher", metavar="TEXT", help="how to start ranks, such as 'mpirun -n {ranks}'")
+    add("--limit", type=float, default=900.0, metavar="S", help="seconds that one start may take (default: 900)")
+    add("--show", metavar="FILE", help="print the tables of an earlier --json FILE")
+    return parser
+
+
+def _as_rank(flags: argparse.Namespace, dimensions: Sequence[int]) -> int:
+    """Be one of the ranks that are timed."""
+    transport = open_world()
+    if transport.size < 2:
+        raise ConfigError("bench times an exchange: start it as mpirun -n 4 python -m dpmpi bench")
+    only = [name.strip() for name in flags.only.split(",") if name.strip()]
+    for name in only:
+        if name not in kinds_for(3, 1):
+            raise ConfigError(f"unknown kind {name!r}{nearest(name, kinds_for(3, 1))} in --only; --help lists them")
+    run: dict[str, Any] = {"ranks": transport.size, "mpi": transport.describe(), "dimensions": {}}
+    result: dict[str, Any] = {
+        "machine": _machine(transport.describe()), "turns": flags.turns, "shard_mb": flags.shard_mb,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        if flags.memory:
+            rows = bench_memory.measure(transport, bench_memory.DIMENSIONS, Path(folder))
+            if rows is not None:
+                degrees = sorted({int(degree) for degree in rows[:, 1]})
+                fitted = bench_memory.fit(rows)
+                result["memory"] = fitted | {"dimensions": bench_memory.DIMENSIONS, "degrees": degrees}
+        else:
+            for m in dimensions:
+                world = open_world()  # a new transport each time: one keeps the buffers of all its channels
+                kinds = make_kinds(world, m, flags.shard_mb, Path(folder), only)
+                run["dimensions"][str(m)] = condense(measure(world, kinds, flags.turns, flags.seconds))
+            if flags.parts:
+                result["parts"] = on_first(transport, lambda: _all_parts(flags, dimensions))
+            result["runs"] = [run]
     if transport.rank == 0:
-        exact, plain = make_mechanism("gaussian", SIGMA, fresh_key(), dimension), np.random.default_rng()
-        value, repeats = np.zeros(dimension), max(5, 1_000_000 // dimension)
-
-        def seconds(step: Callable[[], Any]) -> float:
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            return (time.perf_counter() - begin) / repeats
-
-        pairs = [
-            (seconds(lambda: exact.perturb(value)), seconds(lambda: plain.standard_normal(dimension, out=value)))
-            for _ in range(turns)
-        ]
-        found[:] = np.median(pairs, axis=0) / dimension * 1e9
-    transport.total(found)
-    return {"exact noise": float(found[0]), "PCG64 normals": float(found[1])}
+        _write(flags.json, result)
+        if flags.json != "-":
+            print(tables(result), end="", flush=True)
+    return 0
 
 
-def sealing(transport: MpiTransport, dimension: int, turns: int) -> dict[str, float]:
-    """Return the gigabytes a second of the first rank, alone, for sealed messages and for the library's AES-GCM."""
-    found, length = np.zeros(2), 8 * dimension
-    if transport.rank == 0:
-        found[:] = sealing_seconds(length, turns, repeats=max(20, 20_000_000 // (length + 4000)))
-        found[:] = length / found / 1e9
-    transport.total(found)
-    return {"seal": float(found[0]), "AESGCM alone": float(found[1])}
+def _show(flags: argparse.Namespace, result: dict[str, Any]) -> int:
+    """Print the tables, put them into a page, draw."""
+    text = tables(result)
+    if flags.page:
+        page = Path(flags.page)
+        page.write_text(put(page.read_text(encoding="utf-8"), text), encoding="utf-8")
+    for path in draw(result, Path(flags.plots)) if flags.plots and "runs" in result else ():
+        _say(f"wrote {path}")
+    if flags.json != "-":
+        print(text, end="", flush=True)
+    return 0
+
+
+def _rounds(
+    launcher: Launcher, flags: argparse.Namespace, ranks: Sequence[int], dimensions: Sequence[int]
+) -> dict[str, Any]:
+    """Return the rounds of all numbers of ranks, what a process alone takes, and a peer's rounds if there is one."""
+    result: dict[str, Any] = {"runs": []}
+    shared = ["--dimensions", flags.dimensions, "--shard-mb", str(flags.shard_mb), "--turns", str(flags.turns)]
+    shared += ["--seconds", str(flags.seconds)]
+    for n in ranks:
+        _say(f"{n} ranks, m = {flags.dimensions}")
+        found = launcher.bench(n, *shared, "--only", flags.only, "--no-parts")
+        result["runs"] += found["runs"]
+    if flags.parts:
+        _say("gradients, noise and sealing alone")
+        result["parts"] = _all_parts(flags, dimensions)
+    if flags.peer_python and not flags.targets:  # which compares with it anyhow
+        result["peer"] = [against_peer(launcher, flags.peer_python, n, DIMENSION, flags.turns) for n in ranks]
+    return result
+
+
+def _all_parts(flags: argparse.Namespace, dimensions: Sequence[int]) -> dict[str, Any]:
+    return {str(m): parts(m, flags.shard_mb, flags.turns) for m in dimensions}
 
 
 def _timed(transport: MpiTransport, run: Many, count: int) -> float:
@@ -97,102 +257,32 @@ def _timed(transport: MpiTransport, run: Many, count: int) -> float:
     return time.perf_counter() - begin
 
 
-def _rounds_for(transport: MpiTransport, run: Many) -> int:
-    """Return how many rounds take about the target, the same number on every rank."""
-    run(3)
-    seconds = np.array([_timed(transport, run, 10) / 10])
+def _rounds_for(transport: MpiTransport, run: Many, target: float) -> int:
+    """Return how many rounds take about `target` seconds, the same number on every rank."""
+    run(2)
+    seconds = np.array([_timed(transport, run, 5) / 5])
     transport.total(seconds)
-    return max(5, int(TARGET_SECONDS * transport.size / seconds[0]))
+    return max(1, int(target * transport.size / seconds[0]))
 
 
-def ratios(seconds: dict[str, float]) -> dict[str, float]:
-    """Return what dpmpi adds to the bare parts, and secrecy to plain messages."""
-    parts = seconds["bare exchange"] + seconds["bare gradient"]
-    found = {
-        "mix / bare exchange": seconds["mix"] / seconds["bare exchange"],
-        "dda / bare parts": seconds["dda"] / parts,
-        "dp-dda / bare parts": seconds["dp-dda"] / (parts + seconds["bare noise"]),
-        "sealed mix / mix": seconds["sealed mix"] / seconds["mix"],
-    }
-    shared = [name for name in ("expanded sum", "full sum") if name in seconds]
-    return found | {f"{name} / sum": seconds[name] / seconds["sum"] for name in shared}
+def _machine(mpi: str) -> dict[str, Any]:
+    """Return what the figures depend on."""
+    names = Path("/proc/cpuinfo")
+    lines = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "cores": usable_cores(), "processor": model or platform.machine(), "mpi": mpi,
+        "python": platform.python_version(), "numpy": np.__version__, "load": os.getloadavg()[0],
+    }  # fmt: skip
 
 
-def startup(ranks: int, turns: int) -> dict[str, float]:
-    """Return the median seconds from mpirun to a barrier of bare ranks, and from mpirun to the first round of a run."""
-    barrier = (
-        "import sys, time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier();c.rank or print(time.time())"
-    )
-    mpirun = str(Path(sys.executable).with_name("mpirun"))
-    launch = [mpirun if Path(mpirun).exists() else "mpirun", "-n", str(ranks), sys.executable]
-    with tempfile.TemporaryDirectory() as folder:
-        data, summary = ["--data", "synthetic:samples=2000,features=20"], Path(folder, "run", "summary.json")
-        one = ["--rounds", "1", "--no-evaluate", *data, "--out", f"{folder}/run"]
-        commands = {"bare ranks": [*launch, "-c", barrier], "dpmpi": [*launch, "-m", "dpmpi.run", *one]}
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
-        for turn in range(turns + 1):
-            for name, command in commands.items():
-                begin = time.time()
-                done = subprocess.run(  # noqa: S603 - our own command
-                    command, check=True, capture_output=True, text=True, timeout=300
-                )
-                there = done.stdout if name == "bare ranks" else json.loads(summary.read_text())["started"]
-                if turn:  # the first fills the file cache
-                    seconds[name].append(float(there) - begin)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run `python -m dpmpi bench`."""
-    parser = Parser(
-        prog="mpirun -n RANKS python -m dpmpi bench", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--dimensions", default=",".join(map(str, DIMENSIONS)), help="which, separated by commas")
-    parser.add_argument("--shard-mb", type=float, default=32.0, help="the data of a rank in MB (default: 32)")
-    parser.add_argument("--turns", type=int, default=5, help="how often each kind is timed (default: 5)")
-    parser.add_argument("--startup", type=int, metavar="N", help="time the start of N ranks instead (without mpirun)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE, or - for standard output")
-    flags = parser.parse_args(argv)
-    if flags.startup:
-        found = startup(flags.startup, flags.turns)
-        result: dict[str, Any] = {"ranks": flags.startup, "seconds": found}
-        result["ratio"] = found["dpmpi"] / found["bare ranks"]
-        rows = [(name, f"{value:.2f} s") for name, value in found.items()] + [("ratio", f"{result['ratio']:.2f}")]
-        title = f"{flags.startup} ranks, from mpirun to the first round, median of {flags.turns}"
-        _show(flags.json, result, title + "\n" + _lines(rows))
-        return 0
-    transport = open_world()
-    if transport.size < 2:
-        raise ConfigError("bench times an exchange: start it as mpirun -n 4 python -m dpmpi bench")
-    result = {"ranks": transport.size, "mpi": transport.describe(), "shard_mb": flags.shard_mb, "dimensions": {}}
-    text = [f"{transport.size} ranks on a ring, {flags.shard_mb:g} MB a rank; us a round, median of {flags.turns}"]
-    with tempfile.TemporaryDirectory() as folder:
-        for m in (int(part) for part in flags.dimensions.split(",")):
-            seconds = measure(transport, m, flags.shard_mb, flags.turns, Path(folder))
-            found = ratios(seconds)
-            noise, seals = sampler(transport, m, flags.turns), sealing(transport, m, flags.turns)
-            found["AESGCM alone / seal"] = seals["AESGCM alone"] / seals["seal"]
-            result["dimensions"][str(m)] = {
-                "seconds": seconds, "ratios": found, "sampler_ns": noise, "sealing_gb_per_second": seals,
-            }  # fmt: skip
-            text.append(f"m = {m}")
-            text.append(_lines([(name, f"{value * 1e6:9.1f}") for name, value in seconds.items()]))
-            text.append(_lines([(name, f"{value:9.2f}") for name, value in found.items()]))
-            text.append(_lines([(f"{name}, ns/coord", f"{value:9.1f}") for name, value in noise.items()]))
-            text.append(_lines([(f"{name}, GB/s", f"{value:9.2f}") for name, value in seals.items()]))
-    if transport.rank == 0:
-        _show(flags.json, result, "\n".join(text))
-    return 0
-
-
-def _lines(rows: Sequence[tuple[str, str]]) -> str:
-    return "\n".join(f"  {name:<22} {value}" for name, value in rows)
-
-
-def _show(destination: str | None, result: dict[str, Any], text: str) -> None:
+def _write(destination: str | None, result: dict[str, Any]) -> None:
+    text = json.dumps(result, indent=1)
     if destination == "-":
-        text = json.dumps(result, indent=1)
+        print(text, flush=True)
     elif destination is not None:
-        Path(destination).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(text, flush=True)
+        Path(destination).write_text(text + "\n", encoding="utf-8")
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)

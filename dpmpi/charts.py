@@ -1,14 +1,12 @@
 """From results to what a figure shows: curves with their spread over the repetitions. No drawing here.
 
-A curve's line is the median over the repetitions, point by point, and its band the 10% to 90% quantiles. Over rounds,
-seconds, bytes or epsilon a point is an evaluation: the repetitions are evaluated after the same rounds, so the k-th
-evaluations belong together, and their horizontal position is the median too.
+A curve's line is the middle of the repetitions, point by point, and its band their spread (`results.Spread`). Over
+rounds, seconds, bytes or epsilon a point is an evaluation: the repetitions are evaluated after the same rounds, so the
+k-th evaluations belong together, and their horizontal position is their middle too.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.plots import csv_text
 from dpmpi.privacy.mixtures import gamma_reduction
 from dpmpi.privacy.theorems import local_gamma
-from dpmpi.results import QUANTILES, Group, Run, SweepResult, spread
+from dpmpi.results import QUANTILES, RANGE, REPETITION, Group, Run, Spread, SweepResult, common_name
 from dpmpi.sweepfile import Plot
 
 LABELS = {
@@ -41,6 +40,10 @@ LABELS = {
     "rounds_per_second": "rounds per second",
     "graph.beta": "beta of the mixing matrix",
 }
+PRIVACY = frozenset({"epsilon", "noise", "budget"})
+"""Settings by which runs on one line of privacy against utility may differ."""
+ABOUT = 1.05
+"""Epsilons no further apart than this are the same price."""
 BYTES = ("bytes", "communication.bytes", "communication.payload_bytes")
 
 
@@ -56,6 +59,7 @@ class Curve:
     high: Array
     repetitions: int
     flat: bool = False
+    dashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,40 +86,76 @@ class Chart:
     points: bool = False
     note: str = ""
     """Instead of the caption that says how many runs there are."""
+    spread: Spread = QUANTILES
 
 
-def over_time_curve(label: str, style: int, runs: Sequence[Run], x: str, y: str) -> Curve | None:
-    """Return the median curve of runs that were evaluated after the same rounds; None if one lacks a figure."""
+def over_time_curve(
+    label: str, style: int, runs: Sequence[Run], x: str, y: str, spread: Spread = QUANTILES
+) -> Curve | None:
+    """Return the middle curve of runs that were evaluated after the same rounds; None if one lacks a figure."""
     if not runs or any(x not in run.curves or y not in run.curves for run in runs):
         return None
     length = min(len(run.curves["round"]) for run in runs)
-    xs = np.median([run.curves[x][:length] for run in runs], axis=0)
+    xs = spread.of(np.array([run.curves[x][:length] for run in runs]))[1]
     ys = np.array([run.curves[y][:length] for run in runs])
     keep = ~np.isnan(xs) & ~np.isnan(ys).any(axis=0)
     if not keep.any():
         return None
-    low, middle, high = np.quantile(ys[:, keep], QUANTILES, axis=0)
+    low, middle, high = spread.of(ys[:, keep])
     return Curve(label, style, xs[keep], low, middle, high, len(runs))
 
 
-def runs_charts(runs: Sequence[Run], labels: Sequence[str]) -> list[Chart]:
-    """Return how good plain runs are, against rounds, seconds and bytes; every run is a line."""
-    known = all("suboptimality" in run.curves for run in runs)
+def runs_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return how good plain runs are, against rounds, seconds and bytes; every group of repetitions is a line."""
+    known = all("suboptimality" in run.curves for group in groups for run in group.runs)
     charts = []
     for y in ("suboptimality" if known else "objective", "accuracy", "consensus_error"):
         panels = []
         for x in ("round", "seconds", "bytes"):
-            lines = (
-                over_time_curve(label, i, [run], x, y) for i, (run, label) in enumerate(zip(runs, labels, strict=True))
-            )
+            lines = (over_time_curve(group.label, i, group.runs, x, y, RANGE) for i, group in enumerate(groups))
             curves = tuple(line for line in lines if line is not None)
             if curves:
                 panels.append(Panel("", x, LABELS[x], curves))
         if panels:
             title = f"{_capital(y.replace('_', ' '))} against rounds, time and bytes"
-            log = "y" if y != "accuracy" and all((c.middle > 0).all() for p in panels for c in p.curves) else ""
-            log = "" if y == "objective" else log
-            charts.append(Chart(y.replace("_", "-"), title, y, LABELS[y], tuple(panels), log))
+            positive = all((curve.low > 0).all() for panel in panels for curve in panel.curves)
+            log = "y" if y in ("suboptimality", "consensus_error") and positive else ""
+            charts.append(Chart(y.replace("_", "-"), title, y, LABELS[y], tuple(panels), log, spread=RANGE))
+    return charts
+
+
+def utility_charts(groups: Sequence[Group]) -> list[Chart]:
+    """Return how good runs are against the epsilon that is certified for them, a line for each method.
+
+    A line joins the groups whose settings differ in nothing but how much noise was asked for. Groups without a finite
+    epsilon are horizontal lines. No charts if all certified epsilons are about the same.
+    """
+    epsilons = [RANGE.numbers([run.number("privacy.epsilon") for run in group.runs]) for group in groups]
+    middles = [at[1] for at in epsilons if at is not None]
+    if max(middles, default=0.0) <= ABOUT * min(middles, default=0.0):
+        return []
+    lines: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        same = {k: v for k, v in group.grid.items() if k not in REPETITION | PRIVACY} if epsilons[i] else i
+        lines.setdefault(str((group.runs[0].summary["ranks"], same)), []).append(i)
+    names = _line_labels([[groups[i] for i in members] for members in lines.values()])
+    known = all(run.number("suboptimality") is not None for group in groups for run in group.runs)
+    charts = []
+    for y in ("suboptimality" if known else "objective", "accuracy"):
+        curves = []
+        for label, members in zip(names, lines.values(), strict=True):
+            found = [(epsilons[i], RANGE.numbers([run.number(y) for run in groups[i].runs])) for i in members]
+            points = sorted((at[1] if at else 0.0, *spread) for at, spread in found if spread is not None)
+            if points:
+                xs, low, middle, high = np.array(points).T
+                many, flat = max(len(groups[i].runs) for i in members), epsilons[members[0]] is None
+                name = f"{label} (not private)" if flat else label
+                curves.append(Curve(name, members[0], xs, low, middle, high, many, flat))
+        if curves:
+            panel = Panel("", "privacy.epsilon", LABELS["privacy.epsilon"], tuple(curves))
+            title = f"{_capital(y)} against the price in privacy"
+            log = "xy" if y == "suboptimality" and all((curve.low > 0).all() for curve in curves) else "x"
+            charts.append(Chart(f"privacy-{y}", title, y, LABELS[y], (panel,), log, points=True, spread=RANGE))
     return charts
 
 
@@ -161,10 +201,10 @@ def gamma_chart() -> Chart:
     for shift in (0.001, 0.05):
         curves = []
         for style, beta in enumerate((2.0, 6.0, 10.0)):
-            # A style one palette further is the same colour, dashed.
-            for name, gamma, step in (("exact", gamma_reduction, 0), ("theorem", local_gamma, 7)):
+            for name, gamma in (("exact", gamma_reduction), ("theorem", local_gamma)):
                 y = np.array([gamma(beta, omega, shift) for omega in omegas.tolist()])
-                curves.append(Curve(f"beta = {beta:g}, {name}", style + step, omegas, y, y, y, 1))
+                label, dashed = f"beta = {beta:g}, {name}", name == "theorem"
+                curves.append(Curve(label, style, omegas, y, y, y, 1, dashed=dashed))
         panels.append(Panel(f"shift = {shift}", "omega", "width omega of the interval", tuple(curves)))
     note = "Where the dashed line lies below the solid one of its colour, Theorem 2.3 is no bound."
     title = "What random weights hide: expected privacy loss over its largest"
@@ -173,17 +213,16 @@ def gamma_chart() -> Chart:
 
 def chart_csv(chart: Chart) -> str:
     """Return the plotted numbers: one line per point."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["panel", "series", "x_name", "x", "y_name", "median", "q10", "q90", "repetitions"])
+    names = chart.spread
+    rows = []
     for panel in chart.panels:
         for curve in panel.curves:
-            rows = zip(curve.x, curve.middle, curve.low, curve.high, strict=True)
-            for x, middle, low, high in rows:
-                at: Any = "" if curve.flat else chart.ticks[int(x)] if chart.ticks else float(x)
-                figures = [float(middle), float(low), float(high)]
-                writer.writerow([panel.title, curve.label, panel.x, at, chart.y, *figures, curve.repetitions])
-    return out.getvalue()
+            points = zip(*(one.tolist() for one in (curve.x, curve.middle, curve.low, curve.high)), strict=True)
+            for x, *numbers in points:
+                at: Any = "" if curve.flat else chart.ticks[int(x)] if chart.ticks else x
+                rows.append([panel.title, curve.label, panel.x, at, chart.y, *numbers, curve.repetitions])
+    heading = ["panel", "series", "x_name", "x", "y_name", names.middle, names.low, names.high, "repetitions"]
+    return csv_text(heading, rows)
 
 
 def _by_series(groups: Iterable[Group], point: Mapping[str, Any]) -> list[tuple[str, list[Group]]]:
@@ -202,10 +241,10 @@ def _grid_curve(
     points: list[tuple[float, float, float, float]] = []
     repetitions, flat = 0, False
     for group in groups:
-        found = spread([run.number(plot.y) for run in group.runs])
+        found = QUANTILES.numbers([run.number(plot.y) for run in group.runs])
         at: float | None
         if grid is None:
-            middle = spread([run.number(plot.x) for run in group.runs])
+            middle = QUANTILES.numbers([run.number(plot.x) for run in group.runs])
             at = None if middle is None else middle[1]
         elif plot.x not in group.grid:
             at, flat = 0.0, True
@@ -219,6 +258,15 @@ def _grid_curve(
         return None
     xs, low, middle_, high = np.array(sorted(points)).T
     return Curve(label, style, xs, low, middle_, high, repetitions, flat)
+
+
+def _line_labels(lines: Sequence[Sequence[Group]]) -> list[str]:
+    """Return names of lines of groups: their methods, if these differ, or what the groups are called."""
+    methods = [line[0].label if len(line) == 1 else str(line[0].runs[0].summary["algorithm"]) for line in lines]
+    prefixes = [common_name([group.label for group in line]) for line in lines]
+    return next(
+        (names for names in (methods, prefixes) if len(set(names)) == len(lines)), [line[0].label for line in lines]
+    )
 
 
 def _grid_label(key: str) -> str:

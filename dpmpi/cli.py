@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.transport.mpi import launched_as
@@ -17,8 +18,9 @@ usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
   plan     noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...
   verify   replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo
   audit    measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...
-  data     list sources, prepare shards: python -m dpmpi data shard libsvm:FILE --ranks 20 --out 'shards/{rank}.npz'
+  data     list sources, code tables, cut shards: python -m dpmpi data table FILE --codebook FILE --out 0.npz
   sweep    a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick
+  chaos    break runs on purpose and check what was promised: python -m dpmpi chaos --runs 20 -- --rounds 300
   keys     identities for sealed messages: python -m dpmpi keys make 20 keys/
   report   figures and one page from runs or a sweep: python -m dpmpi report runs/demo
 """
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     commands: dict[str, Callable[[Sequence[str]], int]] = {
         "run": _run, "bench": _bench, "plan": _plan, "verify": _verify, "audit": _audit, "data": _data,
-        "sweep": _sweep, "report": _report, "keys": _keys,
+        "sweep": _sweep, "report": _report, "keys": _keys, "chaos": _chaos,
     }  # fmt: skip
     try:
         if words[0] not in commands:
@@ -88,6 +90,12 @@ def _report(argv: Sequence[str]) -> int:
     return report(argv)
 
 
+def _chaos(argv: Sequence[str]) -> int:
+    from dpmpi.chaos import main as chaos  # noqa: PLC0415 - each command brings its own imports
+
+    return chaos(argv)
+
+
 def _keys(argv: Sequence[str]) -> int:
     from pathlib import Path  # noqa: PLC0415 - each command brings its own imports
 
@@ -138,6 +146,7 @@ def _data(argv: Sequence[str]) -> int:
     )  # fmt: skip
     adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
     adult.set_defaults(loss="hinge")
+    _add_table(actions)
     for action in (shard, adult):
         action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
         names = "file names, with {rank}" if action is shard else "a .npz or .svm file; with --ranks names with {rank}"
@@ -150,7 +159,54 @@ def _data(argv: Sequence[str]) -> int:
         actions.choices[flags.action].error(f"unrecognized arguments: {' '.join(unknown)}")
     if flags.action == "list":
         return _list_sources()
+    if flags.action == "table":
+        return _write_table(flags)
     return _write_adult(flags) if flags.action == "adult" and flags.ranks is None else _write_shards(flags)
+
+
+def _add_table(actions: Any) -> None:
+    from pathlib import Path  # noqa: PLC0415 - each command brings its own imports
+
+    from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS  # noqa: PLC0415
+
+    table = actions.add_parser(
+        "table", help="code a CSV table by a codebook, for shards", allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Code a table by a codebook that all parties agreed on. Without TABLE, say what it gives.",
+        epilog="examples: python -m dpmpi data table --codebook codebook.toml\n"
+        f"          python -m dpmpi data table patients.csv --codebook codebook.toml --out hospital-0.npz\n\n{EXAMPLE}",
+    )  # fmt: skip
+    table.add_argument("table", nargs="?", type=Path, metavar="TABLE", help="CSV with a header line, plain or .gz ...")
+    table.add_argument("--codebook", required=True, type=Path, metavar="FILE", help="what becomes of which column")
+    table.add_argument("--out", type=Path, metavar="FILE", help="the shard to write, a .npz file")
+    table.add_argument("--separator", choices=SEPARATORS, help="(default: the codebook's, or what fits the header)")
+    table.add_argument("--decimal", choices=DECIMALS, help="comma for 37,5 (default: the codebook's, or point)")
+    table.add_argument("--unlabelled", action="store_true", help="the table has no labels: to predict, not to learn")
+
+
+def _write_table(flags: argparse.Namespace) -> int:
+    from dataclasses import replace  # noqa: PLC0415 - each command brings its own imports
+
+    from dpmpi.data.codebook import read_codebook  # noqa: PLC0415
+    from dpmpi.data.shards import write_npz  # noqa: PLC0415
+    from dpmpi.data.table import code_table  # noqa: PLC0415
+
+    if (flags.table is None) != (flags.out is None) or (flags.out is not None and flags.out.suffix != ".npz"):
+        raise ConfigError("give TABLE and --out FILE.npz, or neither to look at the codebook alone")
+    codebook = read_codebook(flags.codebook)
+    given = {name: getattr(flags, name) for name in ("separator", "decimal") if getattr(flags, name) is not None}
+    if flags.table is None:
+        print(f"{len(codebook.features)} columns: {', '.join(codebook.features)}")
+    else:
+        coded = code_table(flags.table, replace(codebook, **given), labelled=not flags.unlabelled)
+        write_npz(flags.out, coded.rows, coded.labels)
+        print(f"{coded.rows.count} rows of {coded.rows.dimension} columns: {flags.out}")
+        if coded.dropped:
+            print(f"left out for missing values: {coded.dropped} rows")
+        if coded.unused:
+            print(f"not in the codebook, left out: {', '.join(coded.unused)}")
+    print(f"codebook {codebook.digest}: all parties must see the same")
+    return 0
 
 
 def _list_sources() -> int:

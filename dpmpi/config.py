@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +27,13 @@ examples:
   mpirun -n 20 python -m dpmpi.run --algorithm dp-dda --data synthetic --graph ring --rounds 500 \\
          --epsilon 1 --delta 1e-5 --seed 7 --out runs/demo
   mpirun -n 20 python -m dpmpi.run --config runs/demo/config.toml --rounds 100
+  mpirun -n 20 python -m dpmpi.run --resume runs/demo
   python -m dpmpi.run --loopback 20 --algorithm dda --rounds 200 --out runs/try
 """
+
+
+LONGEST_TEXT = 1000
+"""Characters of a setting: longer than paths are, and fewer digits than Python makes a number of."""
 
 
 def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
@@ -102,6 +108,10 @@ class Config:
     exchange: str = _option(
         "plain", "plain messages, or secret shares of sums over all ranks", choices=("plain", "shares")
     )
+    wire: str = _option(
+        "float64", "numbers as they travel; float32 halves the bytes and rounds to 7 digits (plain exchange only)",
+        choices=("float64", "float32"),
+    )  # fmt: skip
     share_mode: str = _option(
         "expanded", "shares expanded from pairwise secrets (computational) or full ones (information-theoretic)",
         choices=("expanded", "full"),
@@ -114,10 +124,21 @@ class Config:
     noise_in: str = _option("local", "noise on each rank's value, or inside the shared sum", choices=("local", "sum"))
     colluders: int = _option(0, "ranks that may take their part of a sum's noise off again", int, metavar="C", least=0)
     deadline: float = _option(120.0, "seconds to wait for a silent neighbour before giving up", float, above=0)
+    checkpoint_every: str | None = _option(
+        None, "keep every rank's state after N rounds (200) or seconds (60s), for --resume", metavar="N"
+    )
+    on_failure: str = _option(
+        "shrink", "when a rank dies and MPI can tell (mpirun --with-ft ulfm): go on without it, or stop",
+        choices=("shrink", "stop"),
+    )  # fmt: skip
     evaluate: int | None = _option(
         None, "evaluate every N rounds (default: 20 times a run; 0 or --no-evaluate: never; off for shards)", int,
         metavar="N", least=0)  # fmt: skip
     reference: bool = _option(False, "find the optimum first, by a solver on the distributed objective", bool)
+    quiet: bool = _option(False, "print nothing but errors and where the results are", bool)
+    log_json: bool = _option(
+        False, "print one JSON object a line instead of progress and table: start, progress, evaluation, end", bool
+    )
     out: str | None = _option(None, "the run directory (default: runs/ALGORITHM-TIME)", metavar="DIR")
     ranks: int | None = _option(None, "refuse to run with another number of ranks", int, metavar="N", least=1)
     loopback: int | None = _option(None, "run N agents in this one process, without MPI", int, metavar="N", least=1)
@@ -144,11 +165,10 @@ class Config:
         """Raise `ConfigError` for values that cannot work, whatever the data."""
         for f in _fields():
             choices, value = f.metadata["choices"], getattr(self, f.name)
+            _check_size(f.name, value)
             if choices and value is not None and value not in choices:
                 expected = f"{_flag(f.name)} is one of {', '.join(choices)}"
                 raise ConfigError(f"{expected}; got {value!r}{nearest(value, choices)}")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{_flag(f.name)} must be a finite number, got {value}")
             least, above, most = (f.metadata.get(name) for name in ("least", "above", "most"))
             if value is not None and most is not None and value > most:
                 raise ConfigError(f"{_flag(f.name)} must be at most {most}, got {value}")
@@ -158,6 +178,8 @@ class Config:
                 raise ConfigError(f"{_flag(f.name)} must be greater than {above}, got {value}")
         if self.epsilon is not None and self.noise is not None:
             raise ConfigError("give --epsilon (a target) or --noise (a standard deviation), not both")
+        if self.quiet and self.log_json:
+            raise ConfigError("give --quiet (no lines at all) or --log-json (a line for everything), not both")
         for name in ("delta", "test_fraction"):
             if (getattr(self, name) or 0) >= 1:
                 raise ConfigError(f"{_flag(name)} must be less than 1, got {getattr(self, name)}")
@@ -185,6 +207,8 @@ class Config:
             raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
         if self.colluders and self.noise_in != "sum":
             raise ConfigError("--colluders is for noise inside a sum: add --noise-in sum")
+        if self.wire != "float64" and self.exchange == "shares":
+            raise ConfigError(f"--wire {self.wire} is for plain messages, shares are integers of 64 bits: leave it out")
         if self.keys is not None and not self.secretive:
             raise ConfigError("--keys is for sealed messages: add --seal, or --exchange shares")
 
@@ -203,7 +227,8 @@ class Config:
                 raise ConfigError(f"{self.algorithm} takes {_flag(name)} {' or '.join(words)}, got {value}")
             least = known[name].metadata.get("minimum")
             if least is not None and not (value >= least and math.isfinite(value)):
-                raise ConfigError(f"{_flag(name)} must be a finite number of at least {least:g}, got {value}")
+                raise ConfigError(f"{_flag(name)} must be a finite number of at least {least:g}, got {shown(value)}")
+            _check_size(name, value)
         return cls(**dict(self.options))
 
     def to_toml(self) -> str:
@@ -211,25 +236,46 @@ class Config:
         values = {f.name: getattr(self, f.name) for f in _fields()}
         algorithm = self.make_algorithm()
         values |= {f.name: getattr(algorithm, f.name) for f in _hyperfields(type(algorithm))}
-        del values["loopback"]  # how it was launched
+        for name in ("loopback", "quiet", "log_json"):  # how it was launched and watched
+            del values[name]
         lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
         """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher)."""
-        same = dataclasses.replace(self, out=None, ledger=None, keys=None, deadline=1.0, ranks=None)
+        same = dataclasses.replace(
+            self, out=None, ledger=None, keys=None, deadline=1.0, ranks=None, checkpoint_every=None, on_failure="stop"
+        )
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
+
+
+def flags_of(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the flags of `dpmpi.run` that were given; raise `ConfigError`."""
+    parser = make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES, resumable=True)
+    given = vars(parser.parse_args(argv))
+    if "resume" in given and "config" in given:
+        raise ConfigError("--resume goes on with the run's own settings: leave --config out")
+    return given
 
 
 def parse(argv: Sequence[str]) -> Config:
     """Return the configuration given by flags and, with --config, a TOML file; raise `ConfigError`."""
-    return from_values(vars(make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES).parse_args(argv)))
+    return from_values(flags_of(argv))
 
 
 def from_values(given: dict[str, Any]) -> Config:
     """Return the configuration of parsed flags; the file that `config` names fills in what is not given."""
     path = given.pop("config", None)
-    values = (_read_toml(Path(path)) if path is not None else {}) | given
+    _check_size("config", path)
+    return _completed((_read_toml(Path(path)) if path is not None else {}) | given)
+
+
+def from_text(text: str, where: Path, given: dict[str, Any]) -> Config:
+    """Return the configuration that the text of a TOML file and parsed flags describe; flags win."""
+    return _completed(_read_table(text, where) | given)
+
+
+def _completed(values: dict[str, Any]) -> Config:
     if values.get("ledger"):
         values["ledger"] = str(Path(values["ledger"]).absolute())
     if str(values.get("data", "")).partition(":")[0] == "mean":  # a problem of its own, without labels
@@ -241,7 +287,7 @@ def from_values(given: dict[str, Any]) -> Config:
     return config
 
 
-def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
+def make_parser(program: str, epilog: str, *, resumable: bool = False) -> argparse.ArgumentParser:
     """Return the parser of the flags of a run; only flags that were given appear in the result."""
     parser = Parser(
         prog=program, usage=f"{program} [flags]", epilog=epilog, allow_abbrev=False, argument_default=argparse.SUPPRESS,
@@ -249,6 +295,8 @@ def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
         description="Train a model over data that stays where it is; every rank is one agent.",
     )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags win")
+    if resumable:
+        parser.add_argument("--resume", metavar="RUN", help="go on with a run that was interrupted, with its settings")
     for f in _fields():
         default = "" if f.default is None else f" (default: {f.default})"
         text = f.metadata["help"].replace("%", "%%") + default
@@ -268,13 +316,42 @@ def make_parser(program: str, epilog: str) -> argparse.ArgumentParser:
 class Parser(argparse.ArgumentParser):
     """Raises `ConfigError` instead of printing its usage."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse `--flag=--`, of which argparse makes an empty list."""
+        words = sys.argv[1:] if args is None else list(args)
+        for word in words:
+            if word.startswith("--") and word.endswith("=--"):
+                self.error(f"argument {word.partition('=')[0]}: expected a value, got --")
+        return super().parse_known_args(words, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Report as we report everything: one line, no usage text."""
         if message.startswith("unrecognized arguments: "):
-            unknown = message.removeprefix("unrecognized arguments: ").split()[0]
+            unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0][:80]
             flags = [flag for action in self._actions for flag in action.option_strings]
-            message = f"unknown flag {unknown}{nearest(unknown.split('=')[0], flags)}; --help lists the flags"
-        raise ConfigError(message)
+            near = nearest(unknown.split("=")[0], flags)
+            message = f"unknown flag {unknown if unknown.isprintable() else repr(unknown)}{near}; --help lists the flags"
+        raise ConfigError(message if len(message) <= 600 else f"{message[:600]}...")
+
+
+def shown(value: object, most: int = 80) -> str:
+    """Return a value as a message may show it: on one line, without control characters, and not a whole file long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _check_size(name: str, value: object) -> None:
+    """Raise `ConfigError` for text or numbers beyond what any file or array can take, whatever the setting."""
+    if isinstance(value, str) and not (value.isprintable() and len(value) <= LONGEST_TEXT):
+        expected = f"{_flag(name)} must be one line of at most {LONGEST_TEXT} printable characters"
+        raise ConfigError(f"{expected}, got {shown(value, 40)} with {len(value)}")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ConfigError(f"{_flag(name)} must be less than 2^63, got {shown(value, 40)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{_flag(name)} must be a finite number, got {value}")
 
 
 def _fields() -> list[dataclasses.Field[Any]]:
@@ -311,20 +388,29 @@ def _hyperfields(cls: type[Method]) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not TOML: {error!s:.200}") from error
+    return _read_table(text, path)
+
+
+def _read_table(text: str, path: Path) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 - only where there is a file
 
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # broken TOML or UTF-8, endless digits, brackets without end
+        raise ConfigError(f"{path} is not TOML: {error!s:.200}") from error
     hints = {f.name: f.metadata["kind"] for f in _fields()} | {n: h for n, (h, _) in _hyperparameters().items()}
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in hints:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, [n.replace('_', '-') for n in hints])}")
+            near = nearest(key[:80], [n.replace("_", "-") for n in hints])
+            raise ConfigError(f"{path}: unknown key {shown(key)}{near}")
         values[name] = _from_toml(f"{path}: {key}", value, hints[name])
     return values
 
@@ -333,14 +419,14 @@ def _from_toml(where: str, value: Any, hint: Any) -> Any:
     """Return the value as the hinted type; an integer serves as a float, a number as text."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise ConfigError(f"{where} is one of {', '.join(get_args(hint))}; got {value!r}")
+            raise ConfigError(f"{where} is one of {', '.join(get_args(hint))}; got {shown(value)}")
         return value
     accepted = {bool: bool, int: int, float: int | float, str: str | int | float}[hint]
     if not isinstance(value, accepted) or isinstance(value, bool) != (hint is bool):
-        raise ConfigError(f"{where} must be {hint.__name__}, got {value!r}")
+        raise ConfigError(f"{where} must be {hint.__name__}, got {shown(value)}")
     try:
         return hint(value)
-    except OverflowError:
+    except (OverflowError, ValueError):  # an integer beyond all floats, or beyond what Python prints
         raise ConfigError(f"{where} is too large") from None
 
 

@@ -10,8 +10,9 @@ what it hears; it knows nothing of MPI, files or keys. Only a `Release`, or a `p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -236,6 +237,10 @@ class Mechanism(Protocol):
         """Draw ahead what the next `perturb` will need; called while messages travel."""
         ...
 
+    def streams(self) -> Sequence[Draws]:
+        """Return what it draws from, with nothing drawn ahead."""
+        ...
+
 
 class Charges(Protocol):
     """Where a rank's releases are charged before they are made."""
@@ -252,6 +257,11 @@ class Problem(Protocol):
     """A rank's own part of the objective: f_i, the mean loss over its records."""
 
     records: int
+
+    @property
+    def stream(self) -> Draws:
+        """What batches are drawn from."""
+        ...
 
     def subgradient(self, x: Array) -> Query:
         """Return a subgradient of f_i at x over a freshly drawn batch, each record clipped to L."""
@@ -306,6 +316,15 @@ class Draws(Protocol):
         """Return `count` uniform numbers from (0, 1)."""
         ...
 
+    @property
+    def position(self) -> list[int]:
+        """How far the source has come."""
+        ...
+
+    def seek(self, position: Sequence[int]) -> None:
+        """Go to a position."""
+        ...
+
 
 class Witness(Protocol):
     """Keeps, on the rank alone, what the outputs of a method with random weights gave away."""
@@ -317,6 +336,15 @@ class Witness(Protocol):
         can move it by `reach`.
         """
         ...
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds that a rank's releases took."""
+
+    ledger: float = 0.0
+    noise: float = 0.0
+    """What was drawn ahead included."""
 
 
 @dataclass(slots=True)
@@ -335,9 +363,13 @@ class Agent:
     witness: Witness | None = None
     round: int = 0
     active_rounds: int = 0
+    releases: int = 0
+    """How many were made, or would have been but for the budget; the parts of one count as one."""
     stopped: int | None = None
     """The first round in which the budget did not allow a release."""
-    _admitted: bool = True
+    admitted: bool = True
+    """Whether the budget allowed the last one."""
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def size(self) -> int:
@@ -359,12 +391,19 @@ class Agent:
         With noise inside the sum the value is `Hidden` in it, zero or not, together with this rank's part of the noise,
         which protects the others too.
         """
+        begin = perf_counter()
         admitted = self._admits(query, scale, part)
+        charged = perf_counter()
+        said: Sendable
         if self.mechanism.hides:
-            return Hidden(query.value, self.mechanism.part(scale))
-        if admitted:
-            self.mechanism.perturb(query.value, scale)
-        return Release(query.value)
+            said = Hidden(query.value, self.mechanism.part(scale))
+        else:
+            if admitted:
+                self.mechanism.perturb(query.value, scale)
+            said = Release(query.value)
+        self.clock.ledger += charged - begin
+        self.clock.noise += perf_counter() - charged
+        return said
 
     def release_inside(self, query: Query, solve: Callable[[Array], None], scale: float = 1.0) -> Release:
         """Charge the query, then return what `solve` makes of noise, in the query's buffer.
@@ -372,19 +411,32 @@ class Agent:
         For noise inside an objective: `query` is the objective's gradient at some public point, which one record moves
         by at most its sensitivity at every point, and `solve` overwrites the noise with the minimiser.
         """
-        if self._admits(query, scale, 0):
-            self.mechanism.through(query.value, solve, scale)
+        begin, solving = perf_counter(), 0.0
+
+        def timed(value: Array) -> None:
+            nonlocal solving
+            since = perf_counter()
+            solve(value)
+            solving += perf_counter() - since
+
+        admitted = self._admits(query, scale, 0)
+        charged = perf_counter()
+        if admitted:
+            self.mechanism.through(query.value, timed, scale)
+        self.clock.ledger += charged - begin
+        self.clock.noise += perf_counter() - charged - solving
         return Release(query.value)
 
     def _admits(self, query: Query, scale: float, part: int) -> bool:
         """Charge, and return True; or empty the buffer and return False."""
         if part == 0:
+            self.releases += 1
             try:
                 self.charges.charge(self.mechanism.event(query, scale), self.round)
-                self._admitted = True
+                self.admitted = True
             except BudgetExceeded:
                 self.stopped = self.stopped or self.round
-                self._admitted = False
-        if not self._admitted:
+                self.admitted = False
+        if not self.admitted:
             query.value.fill(0.0)
-        return self._admitted
+        return self.admitted

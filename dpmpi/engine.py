@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from dpmpi.core import Agent, Array
@@ -41,36 +42,59 @@ def flow(algorithm: Method, schedule: Schedule, seat: Seat, start: int, stop: in
             pass
 
 
+def regrouping(algorithm: Method, schedule: Schedule, seat: Seat, t: int) -> Flow:
+    """Let one agent adapt to a changed neighbourhood after round t, over the edges of its next round."""
+    for _, near in schedule.rounds(seat.agent.rank, t + 1, t + 2):
+        steps = algorithm.regroup(seat.agent, seat.state)
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send((yield from seat.exchange.serve(request, near, t)))
+        except StopIteration:
+            pass
+
+
 class Engine:
     """Runs the agents of this process round by round."""
 
     def __init__(
-        self, algorithm: Method, schedule: Schedule, transport: Transport, seats: Sequence[Seat]
+        self, algorithm: Method, schedule: Schedule, transport: Transport, seats: Sequence[Seat], completed: int = 0
     ) -> None:
         self.algorithm = algorithm
         self.schedule = schedule
         self.transport = transport
         self.seats = seats
-        self.completed = 0
+        self.completed = completed
 
     def advance(self, last: int) -> None:
         """Run the rounds after the completed ones up to and including `last`."""
         flows = [flow(self.algorithm, self.schedule, seat, self.completed + 1, last + 1) for seat in self.seats]
-        if len(flows) == 1:
-            self._drive_one(flows[0], self.seats[0].agent)
-        else:
-            self._drive_all(flows)
+        self._drive(flows)
         self.completed = last
+
+    def regroup(self) -> None:
+        """Let the agents adapt to a changed neighbourhood, after the completed rounds."""
+        flows = [regrouping(self.algorithm, self.schedule, seat, self.completed) for seat in self.seats]
+        self._drive(flows)
 
     def model(self, seat: Seat, out: Array) -> None:
         """Write the model of one agent after the completed rounds to `out`."""
         self.algorithm.model(seat.agent, seat.state, self.completed, out)
 
+    def _drive(self, flows: Sequence[Flow]) -> None:
+        if len(flows) == 1:
+            self._drive_one(flows[0], self.seats[0].agent)
+        else:
+            self._drive_all(flows)
+
     def _drive_one(self, one: Flow, agent: Agent) -> None:
         start, wait, prepare = self.transport.start, self.transport.wait, agent.mechanism.prepare
+        clock = agent.clock
         for channel in one:
             start(channel)
+            begin = perf_counter()
             prepare()  # while the messages travel
+            clock.noise += perf_counter() - begin
             wait(channel)
 
     def _drive_all(self, flows: Sequence[Flow]) -> None:

@@ -8,10 +8,14 @@ DpmpiError
  +-- LedgerError (RuntimeError)      a ledger that cannot be written, or whose chain is broken
  +-- ProtocolError (RuntimeError)    a neighbour said something else than the schedule foresees
  |    +-- NeighbourSilent            a neighbour said nothing within the deadline
+ |    +-- RankLost                   a rank has died, and MPI could tell
+ |    +-- CutOff                     this rank is in the smaller part of a network that was cut
  +-- SealBroken (RuntimeError)       an encrypted message did not open
+ +-- CheckpointError (RuntimeError)  a checkpoint that cannot be used
+ +-- Preempted (RuntimeError)        told to stop, with a checkpoint to go on from; exit code 75
 
 A message is one line: what was expected, what was found, what to do. `ConfigError` and `DataError` end the program
-with exit code 2, the others with exit code 1.
+with exit code 2, the others, if nothing is said above, with exit code 1.
 """
 
 from __future__ import annotations
@@ -62,6 +66,28 @@ class ProtocolError(DpmpiError, RuntimeError):
 
 class NeighbourSilent(ProtocolError):
     """A neighbour sent nothing within the deadline."""
+
+    round = hop = 0
+    waits_for: tuple[int, ...] = ()
+    """The neighbours that are missing; none for an operation of all ranks."""
+
+
+class RankLost(ProtocolError):
+    """A rank has died."""
+
+
+class CutOff(ProtocolError):
+    """This rank cannot reach most of the others."""
+
+
+class CheckpointError(DpmpiError, RuntimeError):
+    """A checkpoint that cannot be used."""
+
+
+class Preempted(DpmpiError, RuntimeError):
+    """Told to stop; there is a checkpoint to go on from."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
 
 class SealBroken(DpmpiError, RuntimeError):

@@ -39,6 +39,7 @@ Number = TypeVar("Number", int, float)
 GRAPHS = ("ring", "path", "star", "grid", "torus", "complete", "erdos-renyi", "random", "file")
 WEIGHTS = ("metropolis", "uniform", "laplacian")
 
+_MOST_EDGES = 2_000_000  # 300 MB on every rank; a complete graph of 2000 ranks
 _MOST_DRAWS = 10_000
 _MOST_DRAWN = 10_000_000  # nodes and edges over all draws: keeps a hopeless request on a large graph to seconds
 
@@ -72,6 +73,26 @@ class Graph:
         """Return whether every rank can be reached from every other."""
         return _stranger(self.size, self.edges) is None
 
+    def induced(self, members: Sequence[int]) -> Graph:
+        """Return the graph among some of the ranks, of which the k-th becomes rank k."""
+        place = {rank: k for k, rank in enumerate(members)}
+        edges = _normal((place[i], place[j]) for i, j in self.edges if i in place and j in place)
+        lost = self.size - len(place)
+        return Graph(f"{self.name} without {lost}" if lost else self.name, len(place), edges)
+
+    def largest_component(self) -> list[int]:
+        """Return the ranks of the largest connected part, of several the one with the lowest rank."""
+        best: list[int] = []
+        left = set(range(self.size))
+        while left:
+            reached, fresh = set(), {min(left)}
+            while fresh:
+                reached |= fresh
+                fresh = {j for i in fresh for j in self._adjacency[i]} - reached
+            left -= reached
+            best = max(best, sorted(reached), key=len)
+        return best
+
     def laplacian(self) -> Array:
         """Return D - A as a dense (size, size) matrix."""
         L = np.diag(np.array(self.degrees, np.float64))
@@ -91,6 +112,7 @@ def make_graph(spec: str, size: int, seed: int) -> Graph:
     """
     if size < 1:
         raise ConfigError(f"a graph needs at least 1 rank, got {size}")
+    _check_edges(spec, size, size - 1)
     kind, _, rest = spec.partition(":")
     if kind not in GRAPHS:
         raise ConfigError(f"unknown graph {kind!r}{nearest(kind, GRAPHS)}, expected one of {', '.join(GRAPHS)}")
@@ -102,17 +124,29 @@ def make_graph(spec: str, size: int, seed: int) -> Graph:
         edges = _normal(_lattice(rows, columns, wrap=kind == "torus"))
     elif kind == "erdos-renyi":
         p = _probability(spec, rest)
+        _check_edges(spec, size, int(p * size * (size - 1) / 2))
         edges = _draw_connected(spec, "raise p", size, seed, lambda rng: int(rng.binomial(size * (size - 1) // 2, p)))
     elif kind == "random":
         count = _edge_count(spec, rest, size)
+        _check_edges(spec, size, count)
         edges = _draw_connected(spec, "raise edges", size, seed, lambda _: count)
     else:
         _options(spec, rest, (), int)
+        _check_edges(spec, size, size * (size - 1) // 2 if kind == "complete" else size)
         edges = _normal(_shape(kind, size))
     stranger = _stranger(size, edges)
     if stranger is not None:
         raise ConfigError(f"graph {spec} is not connected: no path from rank 0 to rank {stranger}, add edges")
     return Graph(spec, size, edges)
+
+
+def _check_edges(spec: str, size: int, edges: int) -> None:
+    """Raise `ConfigError` for a graph that would fill the memory: every rank knows all of it."""
+    if edges > _MOST_EDGES:
+        raise ConfigError(
+            f"graph {spec}: expected at most {_MOST_EDGES} edges, found about {edges} on {size} ranks: "
+            "take fewer ranks, or a graph with fewer edges"
+        )
 
 
 def _normal(pairs: Iterable[Edge]) -> tuple[Edge, ...]:
@@ -232,7 +266,9 @@ def _read_edges(path: str, size: int) -> Iterator[Edge]:
         if not words:
             continue
         if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
-            raise ConfigError(f"{path}:{number}: expected two ranks 'i j', found {line.strip()!r}")
+            raise ConfigError(f"{path}:{number}: expected two ranks 'i j', found {line.strip()[:60]!r}")
+        if max(map(len, words)) > 18:  # digits: more than any integer of 64 bits has, and Python refuses thousands
+            raise ConfigError(f"{path}:{number}: expected ranks 0 to {size - 1} of {size}, found more than 10^18")
         i, j = map(int, words)
         if max(i, j) >= size:
             raise ConfigError(f"{path}:{number}: expected ranks 0 to {size - 1} of {size}, found {max(i, j)}")

@@ -49,6 +49,10 @@ class Loss(Protocol):
         """Return l'(s), or a subgradient."""
         ...
 
+    def to_slope(self, scores: Array, labels: Array) -> None:
+        """Overwrite the scores with `slope`, to the last bit."""
+        ...
+
     def bend(self, scores: Array, labels: Array) -> Array:
         """Return l''(s), almost everywhere."""
         ...
@@ -77,6 +81,13 @@ class Hinge:
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return -y where y s < 1, 0 elsewhere."""
         return -labels * (labels * scores < 1.0)
+
+    def to_slope(self, scores: Array, labels: Array) -> None:
+        """Overwrite the scores with `slope`."""
+        np.multiply(labels, scores, out=scores)
+        np.less(scores, 1.0, out=scores, casting="unsafe")
+        np.multiply(labels, scores, out=scores)
+        np.negative(scores, out=scores)
 
     def bend(self, scores: Array, labels: Array) -> Array:
         """Return 0."""
@@ -131,6 +142,10 @@ class SmoothedHinge:
         """Return -y v with the maximiser v of (4)."""
         return -labels * np.clip((1.0 - labels * scores) / self.mu, 0.0, 1.0)
 
+    def to_slope(self, scores: Array, labels: Array) -> None:
+        """Overwrite the scores with `slope`."""
+        np.copyto(scores, self.slope(scores, labels))
+
     def bend(self, scores: Array, labels: Array) -> Array:
         """Return 1/mu where the maximiser v of (4) lies inside of [0, 1], 0 elsewhere."""
         t = 1.0 - labels * scores
@@ -161,6 +176,15 @@ class Logistic:
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return -y / (1 + exp(y s)) without overflow."""
         return -labels / (1.0 + np.exp(np.minimum(labels * scores, _EXP_MAX)))
+
+    def to_slope(self, scores: Array, labels: Array) -> None:
+        """Overwrite the scores with `slope`."""
+        np.multiply(labels, scores, out=scores)
+        np.minimum(scores, _EXP_MAX, out=scores)
+        np.exp(scores, out=scores)
+        np.add(scores, 1.0, out=scores)
+        np.divide(labels, scores, out=scores)
+        np.negative(scores, out=scores)
 
     def bend(self, scores: Array, labels: Array) -> Array:
         """Return p (1 - p) with p = 1 / (1 + exp(s)), without overflow."""
@@ -197,6 +221,10 @@ class Squared:
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return s - y."""
         return scores - labels
+
+    def to_slope(self, scores: Array, labels: Array) -> None:
+        """Overwrite the scores with `slope`."""
+        np.subtract(scores, labels, out=scores)
 
     def bend(self, scores: Array, labels: Array) -> Array:
         """Return 1."""

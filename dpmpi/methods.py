@@ -80,6 +80,19 @@ class Method:
         """Run round t, in which this agent is active."""
         raise NotImplementedError
 
+    def resume(self, state: Any) -> None:
+        """Adapt a state that was kept: rounds after it may have been run already, and are run and charged again.
+
+        By default there is nothing to do: a release is charged in the round in which it is made.
+        """
+
+    def regroup(self, agent: Agent, state: Any) -> Steps:
+        """Adapt the state to a changed neighbourhood: ranks are gone, and `agent.terms` are those of the others.
+
+        By default there is nothing to do: what is mixed stays what it was.
+        """
+        yield from ()
+
     def model(self, agent: Agent, state: Any, t: int, out: Array) -> None:
         """Write the model after round t to `out`, without touching the state."""
         raise NotImplementedError

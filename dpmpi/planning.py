@@ -17,6 +17,7 @@ from dpmpi.config import Config
 from dpmpi.core import Terms
 from dpmpi.data import Source, parse_source
 from dpmpi.errors import ConfigError
+from dpmpi.exchange.plain import payload_bytes
 from dpmpi.graphs import make_graph
 from dpmpi.methods import Audience, Method
 from dpmpi.penalties import parse_penalty
@@ -36,9 +37,13 @@ def source_of(config: Config) -> Source:
     )  # fmt: skip
 
 
-def schedule_of(config: Config, ranks: int) -> StaticSchedule | SampledSchedule:
-    """Return who talks to whom in which round of a run with so many ranks."""
+def schedule_of(
+    config: Config, ranks: int, members: Sequence[int] | None = None
+) -> StaticSchedule | SampledSchedule:
+    """Return who talks to whom in which round of a run that began with so many ranks, of which the members are left."""
     graph = make_graph(config.graph, ranks, config.seed)
+    if members is not None and len(members) < ranks:
+        graph = graph.induced(members)
     sampled = config.make_algorithm().schedule == "sampled"
     return make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
 
@@ -120,7 +125,8 @@ class Prospect:
         """Return how many bytes of numbers a rank sends at most."""
         terms = self.terms(rank)
         parts = self.method.exchanges(terms)
-        return sum(self._peers(terms, part.audience) * part.count * part.length * 8 for part in parts) * self._hops
+        numbers = [(self._peers(terms, part.audience) * part.count, part.length) for part in parts]
+        return sum(sent * payload_bytes(length, self.config.wire) for sent, length in numbers) * self._hops
 
     @property
     def _hops(self) -> int:
@@ -140,10 +146,15 @@ class Prospect:
 
 def prospect_of(
     config: Config, schedule: StaticSchedule | SampledSchedule, records: Sequence[int], dimension: int,
-    radius: float | None,
+    radius: float | None, done: Sequence[int] = (), since: int = 0,
 ) -> Prospect:  # fmt: skip
-    """Return the prospect of a run, `--batch auto` resolved; `radius` bounds the records of the mean problem."""
-    active = schedule.active_counts(1, config.rounds + 1).tolist()
+    """Return the prospect of a run, `--batch auto` resolved; `radius` bounds the records of the mean problem.
+
+    A run that goes on after round `since` has seen the ranks active in `done` rounds each.
+    """
+    active = schedule.active_counts(since + 1, config.rounds + 1).tolist()
+    if done:
+        active = [before + after for before, after in zip(done, active, strict=True)]
     lipschitz = config.lipschitz if radius is None else mean_lipschitz(radius, dimension)
     full = dataclasses.replace(config, batch="full") if config.batch == "auto" else config
     found = Prospect(full, schedule, tuple(records), tuple(active), dimension, lipschitz)
@@ -166,11 +177,32 @@ def tally(events: Iterable[tuple[ReleaseEvent, int]]) -> Counter[ReleaseEvent]:
     return found
 
 
-def noise_levels(prospect: Prospect) -> list[float]:
+@dataclass(frozen=True)
+class Spent:
+    """What a rank has charged before the run went on, and how many of its planned releases that made."""
+
+    charged: Mapping[ReleaseEvent, int]
+    made: int
+
+
+def after(planned: Iterable[tuple[ReleaseEvent, int]], made: int) -> list[tuple[ReleaseEvent, int]]:
+    """Return the planned releases without the first `made` ones."""
+    left = []
+    for event, count in planned:
+        gone = min(count, made)
+        made -= gone
+        if count > gone:
+            left.append((event, count - gone))
+    return left
+
+
+def noise_levels(prospect: Prospect, spent: Sequence[Spent] = ()) -> list[float]:
     """Return the noise of every rank that meets --epsilon and --delta, given its records and active rounds.
 
     Each rank composes over its own active rounds only: the schedule is public, so it hides nothing, but who is silent
-    pays nothing.
+    pays nothing. A run that goes on after a failure has `spent` something, more than planned if rounds are repeated:
+    the noise of what is still to come makes up for it where that is possible. When a rank fails is not a function of
+    the records, so the composition is no more adaptive than that of the plan.
     """
     config, records = prospect.config, prospect.records
     if config.epsilon is not None or config.noise:
@@ -191,7 +223,21 @@ def noise_levels(prospect: Prospect) -> list[float]:
             lambda sigma: tally(prospect.events(terms, sigma)), epsilon, config.delta, cache=cache_file()
         )
 
-    levels = [level(prospect.terms(rank)) for rank in range(len(records))]
+    def level_after(terms: Terms, before: Spent) -> float:
+        if not before.charged or not after(prospect.events(terms, 1.0), before.made):
+            return level(terms)
+        try:
+            return calibration.calibrate(
+                lambda sigma: tally(after(prospect.events(terms, sigma), before.made)), epsilon, config.delta,
+                cache=cache_file(), spent=before.charged,
+            )  # fmt: skip
+        except (ConfigError, ArithmeticError, ValueError):  # what is charged leaves too little: the summary says so
+            return level(terms)
+
+    levels = [
+        level_after(prospect.terms(rank), spent[rank]) if spent else level(prospect.terms(rank))
+        for rank in range(len(records))
+    ]
     return [max(levels)] * len(records) if config.noise_in == "sum" else levels  # one sum, one noise
 
 
@@ -251,27 +297,30 @@ def filter_order(planned: Sequence[tuple[ReleaseEvent, int]], budget: float, del
 
 def allowance(
     planned: Sequence[tuple[ReleaseEvent, int]], earlier: Mapping[ReleaseEvent, int], budget: float, delta: float,
-    order: int,
+    order: int, own: Mapping[ReleaseEvent, int] | None = None,
 ) -> int:  # fmt: skip
     """Return how many of the planned releases, in their order, a budget allows.
 
-    On a fresh ledger everything is fixed before the run, so the certified accountant decides. After earlier runs, whose
+    `own` is what this very run has charged before a failure: fixed by it and by the plan, so it composes with it. On a
+    fresh ledger everything is fixed before the run, so the certified accountant decides. After earlier runs, whose
     results may have led to this one, composition is adaptive and a filter decides: Gaussian where all releases are
     unsampled Gaussian ones, else Renyi at the order that the ledger fixed when it began.
     """
-    events = [event for event, _ in planned] + list(earlier)
+    own = own or {}
+    events = [event for event, _ in planned] + [*earlier, *own]
     if not planned or any(event.noise == "none" for event in events):
         return 0  # what was said without noise has spent every budget
     if not earlier:
         low, high = 0, sum(count for _, count in planned)
         while low < high:
             middle = (low + high + 1) // 2
-            fits = accountants.certified_epsilon(_first(planned, middle), delta, cache=cache_file()) <= budget
+            charges = _first(planned, middle) + Counter(own)
+            fits = accountants.certified_epsilon(charges, delta, cache=cache_file()) <= budget
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
     gaussian = all(event.noise == "gaussian" and event.sampling.kind == "full" for event in events)
     filter_ = filters.GaussianFilter(budget, delta) if gaussian else filters.RdpFilter(budget, delta, float(order))
-    left = filter_.budget - sum(filter_.cost(e, count) for e, count in earlier.items())
+    left = filter_.budget - sum(filter_.cost(e, count) for e, count in (*earlier.items(), *own.items()))
     allowed = 0
     for event, count in planned:
         cost = filter_.cost(event)

@@ -170,8 +170,9 @@ class LocalProblem(_Drawing):
         return c
 
     def _slope(self, scores: Array, positions: slice | Positions) -> Array:
-        """Return the clipped slopes (2)."""
-        c = self.loss.slope(scores, self.labels[positions])
+        """Overwrite the scores with the clipped slopes (2), and return them."""
+        c = scores
+        self.loss.to_slope(c, self.labels[positions])
         # (2). Scores of huge records overflow to inf - inf; fmin turns the NaN into the limit, minimum would keep it.
         np.fmin(c, self._limits[positions], out=c)
         np.fmax(c, self._lower[positions], out=c)

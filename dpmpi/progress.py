@@ -1,33 +1,94 @@
-"""One line that shows how far a run is: tqdm on a terminal, a plain line now and then elsewhere."""
+"""How far a run is, while it runs: one line on a terminal, a line now and then in a log, or JSON for programs."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from dpmpi.costs import pattern_of
 from dpmpi.evaluation import Evaluation
+from dpmpi.odometer import Odometer
+from dpmpi.planning import Prospect
 
 PIECE_SECONDS = 0.25
-LINE_SECONDS = 5.0
+GLANCE_SECONDS = 1.0
+"""The figures beside a bar are renewed so often."""
+LINE_SECONDS, LATER_SECONDS = 5.0, 30.0
+"""Lines of a log are so far apart, and later on so far."""
+EARLY_SECONDS = 300.0
+
+
+@dataclass
+class Figures:
+    """What is known of a run that is under way, null where it is not."""
+
+    round: int
+    rounds: int
+    seconds: float = 0.0
+    """Since the start, or since the run went on."""
+    seconds_left: float | None = None
+    rounds_per_second: float | None = None
+    objective: float | None = None
+    suboptimality: float | None = None
+    accuracy: float | None = None
+    epsilon: float | None = None
+    budget: float | None = None
+    bytes: int | None = None
+    """Sent by all ranks, as foreseen."""
+
+    def text(self) -> str:
+        """Return what follows rounds and pace, on one line."""
+        parts = []
+        if self.objective is not None:
+            parts.append(f"objective {self.objective:.5g}")
+        if self.suboptimality is not None:
+            parts.append(f"suboptimality {self.suboptimality:.2e}")
+        if self.accuracy is not None:
+            parts.append(f"accuracy {self.accuracy:.4f}")
+        if self.epsilon is not None:
+            of = "" if self.budget is None else f" of {self.budget:.3g}"
+            parts.append(f"epsilon {self.epsilon:.3g}{of}")
+        if self.bytes is not None:
+            parts.append(f"{in_bytes(self.bytes)} sent")
+        return "  ".join(parts)
+
+    def line(self) -> str:
+        """Return everything, on one line."""
+        parts = [f"round {self.round}/{self.rounds}"]
+        if self.rounds_per_second is not None:
+            parts.append(f"{self.rounds_per_second:.3g} rounds/s")
+        parts += [text] if (text := self.text()) else []
+        if self.seconds_left is not None:
+            parts.append(f"{in_time(self.seconds_left)} left")
+        return "  ".join(parts)
 
 
 class Progress:
-    """Shows the rounds of a run on the first rank; silent on the others."""
+    """Shows the rounds of a run on the rank that is to show them; silent on the others."""
 
-    def __init__(self, rounds: int, *, shown: bool) -> None:
-        self._rounds = rounds
+    def __init__(
+        self, rounds: int, *, shown: bool, completed: int = 0, as_json: bool = False,
+        bytes_a_round: float | None = None, odometer: Odometer | None = None,
+    ) -> None:  # fmt: skip
+        """Begin after round `completed`. Without an odometer no epsilon is shown."""
         self._shown = shown
-        self._bar: Any = None
+        self._json = shown and as_json
+        self._bytes_a_round = bytes_a_round
+        self._odometer = odometer
         self._begin = self._spoke = time.monotonic()
-        self._done = 0
-        self._note = ""
-        if shown and sys.stderr.isatty():
+        self._first = completed
+        self._figures = Figures(completed, rounds)
+        self._bar: Any = None
+        if shown and not as_json and sys.stderr.isatty():
             from tqdm import tqdm  # noqa: PLC0415 - one rank only
 
-            self._bar = tqdm(total=rounds, unit="round", dynamic_ncols=True, leave=False)
+            self._bar = tqdm(total=rounds, initial=completed, unit="round", dynamic_ncols=True, leave=False)
 
     def __enter__(self) -> Progress:
         return self
@@ -53,28 +114,92 @@ class Progress:
             done = piece
 
     def update(self, done: int) -> None:
-        """Note that the rounds up to `done` are complete."""
+        """Note that the rounds up to `done` are complete; speak if it is time to."""
         if not self._shown:
             return
+        now = time.monotonic()
         if self._bar is not None:
-            self._bar.update(done - self._done)
-        elif (now := time.monotonic()) - self._spoke >= LINE_SECONDS:
-            self._spoke = now
-            rate = done / (now - self._begin)
-            left = (self._rounds - done) / rate
-            print(
-                f"round {done}/{self._rounds}  {rate:.0f} rounds/s  {left:.0f} s left{self._note}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-        self._done = done
+            self._bar.update(done - self._figures.round)
+        self._figures.round = done
+        if now - self._spoke < self._silence(now):
+            return
+        self._spoke = now
+        self._look(now)
+        if self._json:
+            self.tell("progress", **vars(self._figures))
+        elif self._bar is not None:
+            self._bar.set_postfix_str(self._figures.text(), refresh=False)
+        else:
+            print(self._figures.line(), file=sys.stderr, flush=True)
 
     def note(self, evaluation: Evaluation, optimum: float | None) -> None:
         """Show the latest figures next to the rounds."""
-        parts = [f"objective {evaluation.objective:.5g}"]
-        if optimum is not None:
-            parts.append(f"suboptimality {evaluation.objective - optimum:.2e}")
-        if evaluation.accuracy is not None:
-            parts.append(f"accuracy {evaluation.accuracy:.4f}")
-        self._note = "  " + "  ".join(parts)
+        if not self._shown:
+            return
+        figures = self._figures
+        figures.objective, figures.accuracy = evaluation.objective, evaluation.accuracy
+        figures.suboptimality = None if optimum is None else evaluation.objective - optimum
+        if self._json or self._bar is not None:
+            self._look(time.monotonic())
         if self._bar is not None:
-            self._bar.set_postfix_str(self._note.strip(), refresh=False)
+            self._bar.set_postfix_str(figures.text(), refresh=False)
+        self.tell("evaluation", **vars(figures))
+
+    def _silence(self, now: float) -> float:
+        """Return how many seconds must lie between two lines."""
+        if self._bar is not None:
+            return GLANCE_SECONDS
+        return LINE_SECONDS if now - self._begin < EARLY_SECONDS else LATER_SECONDS
+
+    def _look(self, now: float) -> None:
+        """Bring the figures that change with every round up to date."""
+        figures = self._figures
+        figures.seconds = now - self._begin
+        if figures.round > self._first and figures.seconds > 0.0:
+            figures.rounds_per_second = (figures.round - self._first) / figures.seconds
+            figures.seconds_left = (figures.rounds - figures.round) / figures.rounds_per_second
+        if self._bytes_a_round is not None:
+            figures.bytes = round(self._bytes_a_round * figures.round)
+        if self._odometer is not None:
+            figures.epsilon, figures.budget = self._odometer.epsilon(figures.round), self._odometer.budget
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Print a JSON object, if they are asked for."""
+        if self._json:
+            finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in fields.items()}
+            print(json.dumps({"type": kind, **finite}), flush=True)
+
+
+def watch(
+    prospect: Prospect, *, shown: bool, completed: int = 0, odometer: Odometer | None = None, results: str | None = None
+) -> Progress:
+    """Return what shows a run after round `completed`, as its configuration asks for; `results` is its directory."""
+    config, graph = prospect.config, prospect.schedule.graph
+    shown = shown and not config.quiet
+    counted = pattern_of(prospect).count(graph.size) if shown else None
+    progress = Progress(
+        config.rounds, shown=shown, completed=completed, as_json=config.log_json, odometer=odometer,
+        bytes_a_round=None if counted is None else counted[1] / config.rounds,
+    )  # fmt: skip
+    progress.tell(
+        "start", algorithm=config.algorithm, ranks=graph.size, rounds=config.rounds, completed=completed,
+        dimension=prospect.dimension, graph=graph.name, results=results,
+    )  # fmt: skip
+    return progress
+
+
+def in_bytes(count: float) -> str:
+    """Return a number of bytes as people write it."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def in_time(seconds: float) -> str:
+    """Return seconds as people write them."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

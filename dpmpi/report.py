@@ -12,41 +12,49 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpmpi import figures, page
-from dpmpi.charts import gamma_chart, plot_chart, runs_charts
+from dpmpi import page
+from dpmpi.charts import gamma_chart, plot_chart, runs_charts, utility_charts
 from dpmpi.config import Parser
+from dpmpi.drawing import DARK, LIGHT
 from dpmpi.errors import ConfigError
+from dpmpi.headline import results_of_groups, results_of_run, results_of_sweep, warnings_of_runs, warnings_of_sweep
 from dpmpi.page import Section
-from dpmpi.results import Run, SweepResult, read_run, read_sweep_directory
+from dpmpi.plots import Plots, png_renderer
+from dpmpi.results import Run, SweepResult, group_runs, read_run, read_sweep_directory
 from dpmpi.sections import (
-    Plots,
-    chart_figure,
+    chart_section,
+    cost_sections,
     epsilon_section,
     repeat_section,
-    results_of_runs,
-    results_of_sweep,
     settings_section,
     time_section,
     traffic_section,
+    waits_section,
 )
 from dpmpi.sweepfile import Plot
 
 
-def run_sections(runs: Sequence[Run], labels: Sequence[str], plots: Plots) -> list[Section]:
-    """Return everything about plain runs."""
-    sections: list[Section | None] = [results_of_runs(runs, labels)]
-    sections += [Section(chart.title, (chart_figure(chart, plots),)) for chart in runs_charts(runs, labels)]
-    sections.append(epsilon_section(runs, labels, plots))
-    sections.append(time_section(runs, labels, plots))
-    sections.append(traffic_section(runs, labels, plots))
-    sections.append(settings_section(runs, labels))
-    commands = [
-        f"mpirun -n {run.summary['ranks']} python -m dpmpi.run --config {shlex.quote(str(run.path / 'config.toml'))} "
-        "--out runs/again" for run in runs
+def run_sections(runs: Sequence[Run], labels: Sequence[str], plots: Plots) -> tuple[list[str], list[Section]]:
+    """Return everything about plain runs: what stands above the sections, and these."""
+    groups = group_runs(runs, labels)
+    lead = warnings_of_runs(groups)
+    sections: list[Section | None] = []
+    if len(runs) == 1:
+        lead += results_of_run(runs[0])
+    else:
+        sections.append(results_of_groups(groups))
+    sections += [chart_section(chart, plots) for chart in (*utility_charts(groups), *runs_charts(groups))]
+    sections += [
+        make(groups, plots) for make in (epsilon_section, traffic_section, time_section, waits_section)
     ]  # fmt: skip
+    if len(groups) == 1:
+        sections += cost_sections(groups[0], plots)
+    sections.append(settings_section([group.runs[0] for group in groups], [group.label for group in groups]))
+    commands = [_command(run, label) for run, label in zip(runs, labels, strict=True)]
     checks = [f"python -m dpmpi verify {shlex.quote(str(run.path))}" for run in runs]
-    sections.append(repeat_section([*commands, *checks]))
-    return [section for section in sections if section is not None]
+    exact = all(run.summary["privacy"]["insecure_noise"] for run in runs)
+    sections.append(repeat_section([*commands, *checks], exact=exact))
+    return lead, [section for section in sections if section is not None]
 
 
 def sweep_sections(sweep: SweepResult, plots: Plots) -> list[Section]:
@@ -54,8 +62,7 @@ def sweep_sections(sweep: SweepResult, plots: Plots) -> list[Section]:
     index, sections = sweep.index, []
     for position, table in enumerate(index["plots"]):
         plot = Plot(**table)
-        chart = plot_chart(sweep, plot, f"{index['name']}-{position + 1}")
-        sections.append(Section(chart.title, (chart_figure(chart, plots),), wide=len(chart.panels) > 1))
+        sections.append(chart_section(plot_chart(sweep, plot, f"{index['name']}-{position + 1}"), plots))
     sections.append(results_of_sweep(sweep, plots))
     firsts: dict[str, Run] = {}
     for group in sweep.groups:
@@ -75,22 +82,25 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
     runs = [read_run(path) for path in paths if not (path / "sweep.json").is_file()]
     if out is None:
         out = paths[0] / "report.html" if len(paths) == 1 else Path("report.html")
-    plots = Plots(out.parent / "plots", "" if out.stem == "report" else f"{out.stem}-")
     try:
-        plots.folder.mkdir(parents=True, exist_ok=True)
+        plots = _open_plots(out, "" if out.stem == "report" else f"{out.stem}-")
         sections: list[Section] = []
         lead: list[str] = []
         for sweep in sweeps:
-            more = sweep_sections(sweep, plots)
+            above, more = _sweep_lead(sweep), sweep_sections(sweep, plots)
             if len(sweeps) > 1 or runs:
-                first = Section(sweep.index["title"], tuple(_sweep_lead(sweep)))
-                sections += [first, *more]
+                sections += [Section(sweep.index["title"], tuple(above)), *more]
             else:
-                lead, sections = _sweep_lead(sweep), more
+                lead, sections = above, more
         if runs:
-            sections += run_sections(runs, _labels(runs), plots)
+            above, more = run_sections(runs, _labels(runs), plots)
+            if sweeps:
+                sections += [Section(_title(runs, []), tuple(above))] if above else []
+            else:
+                lead = [page.paragraph(_about(runs[0]), "soft"), *above] if len(runs) == 1 else above
+            sections += more
         title = sweeps[0].index["title"] if len(sweeps) == 1 and not runs else _title(runs, sweeps)
-        out.write_text(page.page(title, lead, sections, figures.LIGHT, figures.DARK), encoding="utf-8")
+        out.write_text(page.page(title, lead, sections, LIGHT, DARK), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the report {out}: {error.strerror}") from error
     return out
@@ -98,11 +108,11 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
 
 def write_figure(out: Path) -> Path:
     """Write the page with the figure that needs no runs, `charts.gamma_chart`, and its plots; return where."""
-    plots, chart = Plots(out.parent / "plots"), gamma_chart()
+    chart = gamma_chart()
     try:
-        plots.folder.mkdir(parents=True, exist_ok=True)
-        section = Section("Against the width of the weights", (chart_figure(chart, plots),), wide=True)
-        out.write_text(page.page(chart.title, [], [section], figures.LIGHT, figures.DARK), encoding="utf-8")
+        section = chart_section(chart, _open_plots(out, ""))
+        named = Section("Against the width of the weights", section.pieces)
+        out.write_text(page.page(chart.title, [], [named], LIGHT, DARK), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the report {out}: {error.strerror}") from error
     return out
@@ -127,15 +137,43 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _open_plots(out: Path, prefix: str) -> Plots:
+    render, why_not = png_renderer()
+    if why_not:
+        _say(f"dpmpi: {why_not}", sys.stderr)
+    plots = Plots(out.parent / "plots", prefix, render)
+    plots.folder.mkdir(parents=True, exist_ok=True)
+    return plots
+
+
+def _command(run: Run, label: str) -> str:
+    ranks = run.summary.get("ranks_at_start") or run.summary["ranks"]
+    config, out = shlex.quote(str(run.path / "config.toml")), shlex.quote(f"runs/again/{label.lstrip('/')}")
+    launcher, flag = ("", f" --loopback {ranks}") if run.in_one_process else (f"mpirun -n {ranks} ", "")
+    return f"{launcher}python -m dpmpi.run --config {config}{flag} --out {out}"
+
+
+def _about(run: Run) -> str:
+    summary = run.summary
+    where = "loopback, all ranks in one process" if run.in_one_process else "MPI"
+    return (
+        f"{summary['algorithm']}, {summary['ranks']} ranks on the graph {summary['graph']['name']} "
+        f"({summary['graph']['edges']} edges), {summary['rounds']:,} rounds, dimension {summary['dimension']:,}, "
+        f"data {run.settings['data']}, {summary['secrecy']['exchange']} exchange, on {where}."
+    )
+
+
 def _sweep_lead(sweep: SweepResult) -> list[str]:
     index = sweep.index
     source = ", ".join(filter(None, (index["paper"], f"figure {index['figure']}" if index["figure"] else "")))
     total, where = len(index["runs"]), index["launcher"] or "loopback, all ranks in one process"
-    facts = f"{sweep.done} of {total} runs, {index['ranks']} ranks, {index['repetitions']} repetitions, on {where}."
+    many = "one repetition" if index["repetitions"] == 1 else f"{index['repetitions']} repetitions"
+    facts = f"{sweep.done} of {total} runs, {index['ranks']} ranks, {many}, on {where}."
     if index["launcher"] is None:
         facts += " Loopback sends the bytes that MPI would; its seconds are those of one process."
     paragraphs = [page.paragraph(text) for text in index["text"].split("\n\n") if text]
-    return [*([page.paragraph(source, "soft")] if source else []), *paragraphs, page.paragraph(facts, "soft")]
+    paragraphs.append(page.paragraph(facts, "soft"))
+    return [*([page.paragraph(source, "soft")] if source else []), *paragraphs, *warnings_of_sweep(sweep)]
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -1,24 +1,29 @@
 """Reading what runs and sweeps left behind, and the table of their results.
 
-A table's cell is the median over the repetitions. Where they differ, the 10% and 90% quantiles (linear interpolation)
-stand beside it.
+Repetitions become one number and its spread: those of a sweep their median and the 10% and 90% quantiles (linear
+interpolation), those among plain runs, which are few, their mean, the smallest and the largest.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.errors import ConfigError, DataError
+from dpmpi.errors import ConfigError, DataError, DpmpiError
 
-QUANTILES = (0.1, 0.5, 0.9)
+REPETITION = frozenset(
+    {"seed", "insecure-noise-seed", "out", "ledger", "keys", "deadline", "ranks", "checkpoint-every", "on-failure"}
+)
+"""Runs that differ in these settings alone are repetitions of each other."""
 ALIASES = {
     "epsilon": "privacy.epsilon", "bytes": "communication.bytes", "messages": "communication.messages",
     "seconds": "wall_seconds",
@@ -35,6 +40,54 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How repetitions become three numbers: names of the low, the middle and the high one, and how they are found."""
+
+    low: str
+    middle: str
+    high: str
+    words: tuple[str, str]
+    """What a caption calls the middle one and the range."""
+    of: Callable[[Array], Array]
+    """From an array with a row per repetition to one with the three rows."""
+
+    def numbers(self, values: Sequence[float | None]) -> tuple[float, float, float] | None:
+        """Return the three numbers of what is there; None if nothing is."""
+        there = np.array([value for value in values if value is not None and not np.isnan(value)])
+        if not len(there):
+            return None
+        low, middle, high = self.of(there).tolist()
+        return low, middle, high
+
+
+def _quantiles(table: Array) -> Array:
+    found: Array = np.quantile(table, (0.1, 0.5, 0.9), axis=0)
+    return found
+
+
+def _mean_and_range(table: Array) -> Array:
+    found: Array = np.array([table.min(axis=0), table.mean(axis=0), table.max(axis=0)])
+    return found
+
+
+QUANTILES = Spread("q10", "median", "q90", ("medians", "10% to 90% quantiles"), _quantiles)
+RANGE = Spread("smallest", "mean", "largest", ("means", "smallest to largest"), _mean_and_range)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """When a rank waited for whom: `buckets[k]` are seconds by peer, from `started + k width` on, for `width` seconds.
+
+    Times are seconds since 1970 by the rank's own clock.
+    """
+
+    rank: int
+    started: float
+    width: float
+    buckets: tuple[dict[int, float], ...]
+
+
+@dataclass(frozen=True)
 class Run:
     """A finished run: its summary, its settings, and its evaluations as one array per figure (NaN where there is none).
 
@@ -46,6 +99,14 @@ class Run:
     settings: dict[str, Any]
     curves: dict[str, Array]
 
+    @property
+    def in_one_process(self) -> bool:
+        """Whether all ranks were agents in one process (--loopback), in which nobody waits."""
+        cost = self.summary.get("cost")
+        if cost is not None:
+            return cost["ranks_per_host"] is None
+        return not any(record["wait_seconds"] for record in self.summary["per_rank"])
+
     def number(self, key: str) -> float | None:
         """Return a number of the summary by its dotted key, None if it is not there or null."""
         value: Any = self.summary
@@ -56,7 +117,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """The repetitions of one series at one point of its grid."""
+    """The repetitions of one series at one point of its grid; of plain runs, with all their settings as the grid."""
 
     series: str
     label: str
@@ -84,16 +145,23 @@ def read_run(path: Path) -> Run:
         ended = _why_ended(path)
         raise ConfigError(f"expected a run with summary.json or a sweep with sweep.json in {path}, found {ended}")
     summary = _json(path / "summary.json")
-    try:
+    with reading(path / "config.toml"):
         settings = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path / 'config.toml'} cannot be read ({error}): the run directory is damaged") from error
-    return Run(path, summary, settings, _curves(path / "metrics", summary.get("optimum")))
+    with reading(path / "summary.json"):
+        ranks = [record["rank"] for record in summary["per_rank"]]  # the lost ones have fewer evaluations
+        best = summary.get("optimum")
+        return Run(path, summary, settings, _curves(path / "metrics", ranks, None if best is None else float(best)))
 
 
 def read_sweep_directory(path: Path) -> SweepResult:
     """Return a sweep's index with those of its runs that are done."""
-    index = _json(path / "sweep.json")
+    with reading(path / "sweep.json"):
+        return _sweep_result(path, _json(path / "sweep.json"))
+
+
+def _sweep_result(path: Path, index: dict[str, Any]) -> SweepResult:
+    if Path(index["name"]).name != index["name"]:  # it becomes part of file names
+        raise ValueError(f"the name {index['name']!r:.40}")
     labels = {one["name"]: one["label"] for one in index["series"]}
     found: dict[tuple[str, str], tuple[dict[str, Any], list[Run]]] = {}
     for one in index["runs"]:
@@ -105,13 +173,41 @@ def read_sweep_directory(path: Path) -> SweepResult:
     return SweepResult(path, index, tuple(sorted(groups, key=lambda group: order[group.series])))
 
 
-def spread(values: Sequence[float | None]) -> tuple[float, float, float] | None:
-    """Return the 10%, 50% and 90% quantiles of what is there; None if nothing is."""
-    there = [value for value in values if value is not None and not np.isnan(value)]
-    if not there:
-        return None
-    low, middle, high = np.quantile(there, QUANTILES)
-    return float(low), float(middle), float(high)
+def read_waits(path: Path) -> list[Waits]:
+    """Return the time lines that the ranks of a run left, in rank order; none if the run has none."""
+    found = []
+    for file in (path / "waits").glob("rank-*.json"):
+        table = _json(file)
+        with reading(file):
+            buckets = tuple({int(peer): float(s) for peer, s in bucket.items()} for bucket in table["buckets"])
+            found.append(Waits(int(table["rank"]), float(table["started"]), float(table["width"]), buckets))
+    return sorted(found, key=lambda waits: waits.rank)
+
+
+def group_runs(runs: Sequence[Run], labels: Sequence[str]) -> list[Group]:
+    """Return plain runs as groups of repetitions, in the order of their first ones; see `REPETITION`.
+
+    A group is called by what the names of its runs begin with.
+    """
+    found: dict[str, list[int]] = {}
+    for i, run in enumerate(runs):
+        same = {key: value for key, value in run.settings.items() if key not in REPETITION}
+        found.setdefault(json.dumps([run.summary["ranks"], same], sort_keys=True, default=str), []).append(i)
+    names = [common_name([labels[i] for i in places]) for places in found.values()]
+    if len(set(names)) < len(names):
+        names = [labels[places[0]] for places in found.values()]
+    return [
+        Group(name, name, runs[places[0]].settings, tuple(runs[i] for i in places))
+        for name, places in zip(names, found.values(), strict=True)
+    ]
+
+
+def common_name(names: Sequence[str]) -> str:
+    """Return what names begin with, less a number that is being counted; the first one if they begin differently."""
+    if len(names) == 1:
+        return names[0]
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same).rstrip("0123456789").rstrip("-_./ ") or names[0]
 
 
 def table_columns(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
@@ -125,7 +221,7 @@ def text_table(sweep: SweepResult) -> str:
     keys = list(sweep.index["grid"])
     rows = [["series", *keys, "runs", *(heading for _, heading, _ in columns)]]
     for group in sweep.groups:
-        cells = [(spread([run.number(key) for run in group.runs]), form) for key, _, form in columns]
+        cells = [(QUANTILES.numbers([run.number(key) for run in group.runs]), form) for key, _, form in columns]
         rows.append(
             [
                 group.series, *(str(group.grid.get(key, "-")) for key in keys), str(len(group.runs)),
@@ -138,17 +234,20 @@ def text_table(sweep: SweepResult) -> str:
     return "\n".join([f"{sweep.index['title']}: {sweep.done} of {total} runs, medians over the repetitions", *lines])
 
 
-def _curves(folder: Path, optimum: float | None) -> dict[str, Array]:
+def _curves(folder: Path, ranks: Sequence[int], optimum: float | None) -> dict[str, Array]:
     """Return the evaluations of all ranks as one curve per figure."""
-    ranks = [_lines(path) for path in sorted(folder.glob("rank-*.jsonl"))]
-    if not ranks or not ranks[0]:
+    paths = [folder / f"rank-{rank:03d}.jsonl" for rank in ranks]
+    there = [_lines(path) for path in paths if path.is_file()]
+    length = min(map(len, there), default=0)
+    if not length:
         return {}
-    length = min(map(len, ranks))
-    numbers = [name for name, value in ranks[0][0].items() if value is None or isinstance(value, int | float)]
-    tables = {name: np.array([[_number(line, name) for line in lines[:length]] for lines in ranks]) for name in numbers}
+    numbers = [name for name, value in there[0][0].items() if value is None or isinstance(value, int | float)]
+    tables = {name: np.array([[_number(line, name) for line in lines[:length]] for lines in there]) for name in numbers}
     curves = {name: table[0] for name, table in tables.items()}
     for name in {"bytes", "messages"} & set(tables):
         curves[name] = tables[name].sum(axis=0)
+        if len(there) < len(paths):  # hosts without a common disk: what the others sent is not known
+            del curves[name]
     if "epsilon" in tables:
         curves["epsilon"] = tables["epsilon"].max(axis=0)
     if optimum is not None and "objective" in curves:
@@ -162,18 +261,25 @@ def _number(line: Mapping[str, Any], name: str) -> float:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): the run directory is damaged") from error
+    with reading(path):
+        return [dict(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): repeat the run") from error
+    with reading(path):
+        table: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     return table
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise `DataError` for whatever a damaged file makes the code inside stumble over."""
+    try:
+        yield
+    except DpmpiError:
+        raise
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read ({error!r:.200}): it is damaged, repeat the run") from error
 
 
 def _why_ended(path: Path) -> str:

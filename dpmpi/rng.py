@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,20 +65,47 @@ class PrivateStream:
     Streams with different labels are independent, so that drawing noise ahead of time does not shift the batches.
     """
 
-    __slots__ = ("_buffer", "_encryptor", "_next", "_zeros")
+    __slots__ = ("_buffer", "_buffer_at", "_drawn", "_encryptor", "_key", "_next", "_zeros")
 
     def __init__(self, key: bytes, label: str) -> None:
         if len(key) != 32:
             raise ValueError(f"a private stream takes a key of 32 bytes, got {len(key)}")
-        cipher = Cipher(algorithms.AES(_digest("private", key, label)), modes.CTR(bytes(16)))
-        self._encryptor: Any = cipher.encryptor()
+        self._key = _digest("private", key, label)
         self._zeros = bytes(8 * _BLOCK_WORDS)
+        self._go_to(0)
         self._buffer: Words = np.empty(0, np.uint64)
+        self._buffer_at = 0
         self._next = 0
+
+    def _go_to(self, drawn: int) -> None:
+        """Go on after the first `drawn` bytes of the stream."""
+        block, rest = divmod(drawn, 16)
+        self._encryptor: Any = Cipher(algorithms.AES(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        self._encryptor.update(bytes(rest))
+        self._drawn = drawn
+
+    @property
+    def position(self) -> list[int]:
+        """How far the stream has come: for one that is repeatable anyway, so that a run can go on where it was."""
+        return [self._drawn, self._buffer_at, len(self._buffer), self._next]
+
+    def seek(self, position: Sequence[int]) -> None:
+        """Go to where a stream of the same key was at `position`."""
+        drawn, self._buffer_at, length, next_ = position
+        self._buffer = np.empty(length, np.uint64)
+        self._go_to(self._buffer_at)
+        self.fill(self._buffer)
+        self._next = next_
+        self._go_to(drawn)
+
+    def give_back(self, count: int) -> None:
+        """Take the last `count` words of `fill` back: they are drawn again by the next one."""
+        self._go_to(self._drawn - 8 * count)
 
     def fill(self, out: Words) -> None:
         """Fill `out` with uniform 64-bit words."""
         view = out.data.cast("B")
+        self._drawn += len(view)
         for start in range(0, len(view), len(self._zeros)):
             piece = view[start : start + len(self._zeros)]
             self._encryptor.update_into(self._zeros[: len(piece)], piece)
@@ -85,6 +113,7 @@ class PrivateStream:
     def words(self, count: int) -> Words:
         """Return `count` uniform 64-bit words from a small internal buffer: for draws that are few at a time."""
         if self._next + count > len(self._buffer):
+            self._buffer_at = self._drawn
             self._buffer = np.empty(max(count, 512), np.uint64)
             self.fill(self._buffer)
             self._next = 0

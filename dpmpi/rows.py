@@ -13,15 +13,17 @@ The scratch is allocated once and belongs to the object: one `fold` at a time.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError, DataError
+from dpmpi.segments import Segments, bounds, split, spread
 
 Positions: TypeAlias = NDArray[np.intp]
 """Row numbers, counted from 0, in increasing order."""
@@ -35,13 +37,19 @@ BLOCK_BYTES = 1 << 20
 LEAST_ROWS = 16
 """Every block adds a vector of the dimension to the sum: few rows a block would add more than they save."""
 
+ENTRY_BYTES = 32
+"""What a sparse entry takes while it is worked on: column, value, product, coefficient."""
+
+COMPILED_ENTRIES = 1 << 18
+"""From so many entries on, scipy's loops repay the 0.2 s of their import within about a hundred passes."""
+
 _TINY = 1e-280  # a sum of squares below it may have lost summands to underflow
 
 
 class Dense:
     """Records as a C-contiguous float64 matrix, one row each; such a matrix is kept, not copied."""
 
-    __slots__ = ("_block_rows", "_gathered", "_norms", "_partial", "count", "dimension", "matrix")
+    __slots__ = ("_block_rows", "_gathered", "_norms", "_partial", "_pass_rows", "count", "dimension", "matrix")
 
     def __init__(self, matrix: Array) -> None:
         if matrix.ndim != 2 or matrix.shape[1] < 1:
@@ -50,7 +58,10 @@ class Dense:
             )
         self.matrix: Array = np.ascontiguousarray(matrix, dtype=np.float64)
         self.count, self.dimension = self.matrix.shape
-        self._block_rows = max(LEAST_ROWS, BLOCK_BYTES // (8 * self.dimension))
+        fitting = BLOCK_BYTES // (8 * self.dimension)
+        self._block_rows = max(LEAST_ROWS, fitting)
+        # Where few rows fit into the cache, all in one go: to read them twice costs less than to add up many blocks.
+        self._pass_rows = fitting if fitting >= LEAST_ROWS else max(1, self.count)
         self._gathered: Array | None = None
         self._partial: Array | None = None
         self._norms: Array | None = None
@@ -73,11 +84,11 @@ class Dense:
 
     def fold(self, x: Array, chosen: Positions | None, coefficient: Coefficient, out: Array) -> None:
         """Write the sum of c_r a_r over the `chosen` rows (None: all) to `out`, (2)."""
-        n = self.count if chosen is None else len(chosen)
+        n, step = (self.count, self._pass_rows) if chosen is None else (len(chosen), self._block_rows)
         if n == 0:
             out.fill(0.0)
-        for lo in range(0, n, self._block_rows):
-            hi = min(lo + self._block_rows, n)
+        for lo in range(0, n, step):
+            hi = min(lo + step, n)
             positions = slice(lo, hi) if chosen is None else chosen[lo:hi]
             block = self.matrix[lo:hi] if isinstance(positions, slice) else self._gather(positions)
             c = coefficient(np.dot(block, x), positions)
@@ -114,14 +125,15 @@ class Csr:
     of such a row, and with it the clipping, would be wrong. Arrays of the right type are kept, not copied.
     """
 
-    __slots__ = ("_blocks", "_norms", "_work", "count", "data", "dimension", "indices", "indptr")
+    __slots__ = ("_blocks", "_compiled", "_norms", "_work", "count", "data", "dimension", "indices", "indptr")
 
     def __init__(self, indptr: Positions, indices: Positions, data: Array, dimension: int) -> None:
         self.indptr: Positions = np.ascontiguousarray(indptr, dtype=np.intp)
         self.indices: Positions = np.ascontiguousarray(indices, dtype=np.intp)
         self.data: Array = np.ascontiguousarray(data, dtype=np.float64)
         self.count, self.dimension = len(self.indptr) - 1, int(dimension)
-        self._blocks: list[tuple[int, int]] | None = None
+        self._blocks: list[tuple[slice, slice, Segments]] | None = None
+        self._compiled: Any = None
         self._norms: Array | None = None
         self._work: Array | None = None
         self._check_layout()
@@ -136,60 +148,70 @@ class Csr:
         """The L2 norm of every row."""
         if self._norms is None:
             with np.errstate(over="ignore", invalid="ignore"):
-                self._norms = _norms(_segment_sums(self.data * self.data, np.diff(self.indptr)), self._values)
+                self._norms = _norms(Segments(np.diff(self.indptr)).sums(self.data * self.data), self._values)
         return self._norms
 
     def scores(self, x: Array) -> Array:
         """Return <a_r, x> for every row r, (1)."""
         out = np.empty(self.count)
-        for lo, hi in self._all_blocks():
-            entries = slice(self.indptr[lo], self.indptr[hi])
-            work = self._products(x, self.indices[entries], self.data[entries])
-            out[lo:hi] = _segment_sums(work, np.diff(self.indptr[lo : hi + 1]))
+        for rows, entries, segments in self._all_blocks():
+            out[rows] = segments.sums(self._products(x, self.indices[entries], self.data[entries]))
         return out
 
     def fold(self, x: Array, chosen: Positions | None, coefficient: Coefficient, out: Array) -> None:
         """Write the sum of c_r a_r over the `chosen` rows (None: all) to `out`, (2)."""
         out.fill(0.0)
-        if chosen is None:
-            lengths, blocks = np.diff(self.indptr), self._all_blocks()
-        else:
-            lengths = self.indptr[chosen + 1] - self.indptr[chosen]
-            blocks = [(0, 1)] if len(chosen) == 1 else list(_split(_ends(lengths), BLOCK_BYTES // 8))
-        for lo, hi in blocks:
-            positions = slice(lo, hi) if chosen is None else chosen[lo:hi]
-            entries = self._entries(positions, lengths[lo:hi])
+        if chosen is None and (loops := self._loops()) is not None:
+            arrays, scores = (self.indptr, self.indices, self.data), np.zeros(self.count)
+            loops.csr_matvec(self.count, self.dimension, *arrays, x, scores)
+            c = coefficient(scores, slice(0, self.count))
+            loops.csc_matvec(self.dimension, self.count, *arrays, c, out)  # rows are the transpose's columns
+            return
+        for positions, entries, segments in self._all_blocks() if chosen is None else self._some_blocks(chosen):
             columns, values = self.indices[entries], self.data[entries]
             work = self._products(x, columns, values)
-            c = coefficient(_segment_sums(work, lengths[lo:hi]), positions)
-            np.multiply(values, c[0] if hi - lo == 1 else np.repeat(c, lengths[lo:hi]), out=work)
+            c = coefficient(segments.sums(work), positions)
+            np.multiply(values, c[0] if len(c) == 1 else np.repeat(c, segments.lengths), out=work)
             np.add.at(out, columns, work)
 
     def _values(self, row: np.intp) -> Array:
         return self.data[self.indptr[row] : self.indptr[row + 1]]
 
-    def _entries(self, positions: slice | Positions, lengths: Positions) -> slice | Positions:
-        """Return where the entries of a block of rows lie: a slice if they are adjacent, otherwise their numbers."""
-        if isinstance(positions, slice):
-            return slice(self.indptr[positions.start], self.indptr[positions.stop])
-        starts = self.indptr[positions]
-        if len(positions) == 1:
-            return slice(starts[0], starts[0] + lengths[0])
-        return _spread(starts, lengths)
+    def _some_blocks(self, chosen: Positions) -> Iterator[tuple[Positions, slice | Positions, Segments]]:
+        """Yield the positions of a block of rows, where their entries lie, and how long they are."""
+        starts, lengths = self.indptr[chosen], self.indptr[chosen + 1] - self.indptr[chosen]
+        for lo, hi in [(0, 1)] if len(chosen) == 1 else split(bounds(lengths), BLOCK_BYTES // ENTRY_BYTES):
+            one = hi - lo == 1
+            entries = slice(starts[lo], starts[lo] + lengths[lo]) if one else spread(starts[lo:hi], lengths[lo:hi])
+            yield chosen[lo:hi], entries, Segments(lengths[lo:hi])
 
     def _products(self, x: Array, columns: Positions, values: Array) -> Array:
         """Return values * x[columns] in the block buffer."""
         if self._work is None:
             longest = int(np.max(np.diff(self.indptr), initial=0))
-            self._work = np.empty(max(longest, min(BLOCK_BYTES // 8, len(self.data))))
+            self._work = np.empty(max(longest, min(BLOCK_BYTES // ENTRY_BYTES, len(self.data))))
         work = np.take(x, columns, out=self._work[: len(columns)], mode="clip")
         work *= values
         return work
 
-    def _all_blocks(self) -> list[tuple[int, int]]:
+    def _all_blocks(self) -> list[tuple[slice, slice, Segments]]:
         if self._blocks is None:
-            self._blocks = list(_split(self.indptr, BLOCK_BYTES // 8))
+            self._blocks = [
+                (slice(lo, hi), slice(*self.indptr[[lo, hi]]), Segments(np.diff(self.indptr[lo : hi + 1])))
+                for lo, hi in split(self.indptr, BLOCK_BYTES // ENTRY_BYTES)
+            ]
         return self._blocks
+
+    def _loops(self) -> Any:
+        """Return scipy's loops over sparse rows, or None: for few entries, or where scipy does not have them."""
+        if self._compiled is None:
+            self._compiled = False
+            if len(self.data) >= COMPILED_ENTRIES:
+                with contextlib.suppress(ImportError):  # they are scipy's own: its public products make new vectors
+                    from scipy.sparse import _sparsetools  # noqa: PLC0415 - slow, and few shards are so large
+
+                    self._compiled = _sparsetools
+        return self._compiled or None
 
     def _check_layout(self) -> None:
         """Raise `DataError` unless the three arrays describe rows without repeated columns; sort the columns."""
@@ -251,8 +273,8 @@ def take(rows: Rows, positions: Positions) -> Rows:
     if isinstance(rows, Dense):
         return Dense(rows.matrix[positions])
     lengths = np.diff(rows.indptr)[positions]
-    entries = _spread(rows.indptr[positions], lengths)
-    return Csr(_ends(lengths), rows.indices[entries], rows.data[entries], rows.dimension)
+    entries = spread(rows.indptr[positions], lengths)
+    return Csr(bounds(lengths), rows.indices[entries], rows.data[entries], rows.dimension)
 
 
 def _norms(squares: Array, values: Callable[[np.intp], Array]) -> Array:
@@ -267,36 +289,3 @@ def _norms(squares: Array, values: Callable[[np.intp], Array]) -> Array:
             scaled = row / top
             norms[r] = top * math.sqrt(float(np.dot(scaled, scaled)))
     return norms
-
-
-def _segment_sums(values: Array, lengths: Positions) -> Array:
-    """Return the sums of consecutive segments of `values`, of which some may be empty."""
-    if len(lengths) == 1:
-        return np.array([values.sum()])
-    sums = np.zeros(len(lengths))
-    filled = lengths > 0
-    starts = (np.cumsum(lengths) - lengths)[filled]
-    if len(starts):
-        sums[filled] = np.add.reduceat(values, starts)
-    return sums
-
-
-def _spread(starts: Positions, lengths: Positions) -> Positions:
-    """Return the numbers starts[0] ... starts[0] + lengths[0] - 1, then those of the next segment, and so on."""
-    ends = _ends(lengths)
-    return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths)
-
-
-def _ends(lengths: Positions) -> Positions:
-    ends = np.zeros(len(lengths) + 1, np.intp)
-    np.cumsum(lengths, out=ends[1:])
-    return ends
-
-
-def _split(ends: Positions, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield (lo, hi): consecutive rows with at most `limit` entries together, or a single longer row."""
-    lo = 0
-    while lo < len(ends) - 1:
-        hi = max(lo + 1, int(np.searchsorted(ends, ends[lo] + limit, side="right")) - 1)
-        yield lo, hi
-        lo = hi

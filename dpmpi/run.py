@@ -10,30 +10,43 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLI
     os.environ[_name] = "1"
 
 import signal
+from types import FrameType
+
+_told: list[int] = []
+"""The signals that asked this process to stop where it can be resumed."""
+
+
+def _note(signal_: int, _frame: FrameType | None) -> None:
+    _told.append(signal_)
+
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the modules load: 20 ranks end without 20 tracebacks
+    signal.signal(signal.SIGUSR1, _note)  # a warning that comes while the modules load would kill the rank
 
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dpmpi.agreement import agreed, everyone
-from dpmpi.assembly import assemble
-from dpmpi.config import Config, parse
-from dpmpi.errors import ConfigError, DpmpiError
+from dpmpi.assembly import Past, assemble
+from dpmpi.config import Config, flags_of, from_values
+from dpmpi.errors import ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost
+from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
-from dpmpi.training import train
-from dpmpi.transport.mpi import launched_as, open_world
+from dpmpi.stalls import Wait, explain, read_waits, write_wait
+from dpmpi.training import Trainer
+from dpmpi.transport.mpi import MpiTransport, launched_as, open_world
 from dpmpi.wire import Transport
 
 INTERRUPTED = 130
 SPEAK_FIRST_SECONDS = 5.0
+TELL_EACH_OTHER_SECONDS = 1.5
+"""Ranks that are held up by the same one reach the deadline within a few rounds of each other."""
 BEFORE_ABORT_SECONDS = 0.5
 """A launcher that is told to abort may drop what a rank has just said: give it time to pass the message on."""
 
@@ -42,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     rank, size = launched_as(os.environ)
     try:
-        config = parse(sys.argv[1:] if argv is None else argv)
+        given = flags_of(sys.argv[1:] if argv is None else argv)
+        path, past = given.pop("resume", None), None
+        config = from_values({**given}) if path is None else resumable(given)
         if config.loopback is not None and size > 1:
             raise ConfigError(f"--loopback runs all agents in one process, found {size}: start it without mpirun")
         transport = open_transport(config)
@@ -51,21 +66,96 @@ def main(argv: Sequence[str] | None = None) -> int:
             time.sleep(SPEAK_FIRST_SECONDS)
         # All ranks find the same, unless a file is missing on one host only.
         return _refuse(error, rank == 0 or isinstance(error.__cause__, OSError))
-    with ExitStack() as stack:
-        try:
-            signal.signal(signal.SIGINT, _stop)
-            signal.signal(signal.SIGTERM, _stop)  # what the ranks get when Open MPI's mpirun is interrupted
+    try:
+        signal.signal(signal.SIGINT, _stop)
+        signal.signal(signal.SIGTERM, _stop)  # what the ranks get when Open MPI's mpirun is interrupted
+        if path is not None:
+            config, past = resume(transport, Path(path), given)
+            directory = RunDirectory(Path(path))
+        else:
             directory = name_directory(config, transport)
-            job = assemble(config, transport, directory.ledger, stack, lambda: create(directory, config, transport))
-        except DpmpiError as error:
-            return _refuse(error, 0 in transport.ranks)
-        except BaseException as error:
-            return _end_all(transport, error, "while starting", None)
+    except DpmpiError as error:
+        return _refuse(error, 0 in transport.ranks)
+    except BaseException as error:
+        return _end_all(transport, error, "while starting", None)
+    if config.checkpoint_every is not None:
+        signal.signal(signal.SIGTERM, _note)
+        signal.signal(signal.SIGUSR1, _note)
+    while True:
+        again = run_once(config, transport, directory, past)
+        if isinstance(again, int):
+            # Python takes its handlers off while it ends; a signal that comes late must not kill what has ended well.
+            for late in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(late, signal.SIG_IGN)
+            return again
+        transport, past = again
+
+
+def run_once(
+    config: Config, transport: Transport, directory: RunDirectory, past: Past | None
+) -> int | tuple[Transport, Past]:
+    """Run a job to its end and return the exit code; or return with whom, and from where, to go on after a death."""
+    with ExitStack() as stack:
+        ready = (lambda: create(directory, config, transport)) if past is None else lambda: go_on(directory, transport)
+        trainer, code = None, 0
         try:
-            return train(job, directory)
+            job = assemble(config, transport, directory.ledger, stack, ready, past)
+            trainer = Trainer(job, directory, lambda: bool(_told))
+            if isinstance(transport, MpiTransport):
+                transport.on_slow = _report_slow(job.names, transport.rank, directory)
+            if past is not None and len(past.names) < past.origin:
+                job.engine.regroup()
+            return trainer.run()
         except BaseException as error:
-            round_ = max(seat.agent.round for seat in job.engine.seats)
-            return _end_all(transport, error, f"round {round_}", directory)
+            begun = trainer is not None or past is not None  # else nothing was released: start it again
+            if isinstance(error, RankLost) and begun and config.on_failure == "shrink":
+                return _without_the_dead(config, trainer, past, transport, directory)
+            together = isinstance(error, DpmpiError) and not isinstance(error, RankLost)
+            if isinstance(error, Preempted) or (together and trainer is None):  # all ranks know, and end alike
+                code = _refuse(error, 0 in transport.ranks)
+            elif trainer is None:
+                code = _end_all(transport, error, "while starting", None)
+            else:
+                round_ = max(seat.agent.round for seat in trainer.job.engine.seats)
+                code = _end_all(transport, error, f"round {round_}", directory, trainer.job.names)
+        return code
+
+
+def _without_the_dead(
+    config: Config, trainer: Trainer | None, past: Past | None, transport: Any, directory: RunDirectory
+) -> int | tuple[Transport, Past]:
+    """Return the survivors' transport and past; or 0, for a rank that the others cannot reach any more.
+
+    Before a trainer has begun, there is what the run brought with it.
+    """
+    kept = [] if past is None else list(past.snapshots.values())
+    if trainer is not None:
+        job = trainer.job
+        kept += [one for one in trainer.kept[transport.rank] if one.round not in [other.round for other in kept]]
+        past = Past(job.run, job.origin, tuple(job.names), 0, {}, job.shards, job.incarnation)
+    assert past is not None  # noqa: S101 - else the caller would not be here
+    try:
+        found = regroup(config, past, kept, transport)
+    except CutOff as error:  # the run is the others' now: neither end it nor write to its directory
+        _say(f"dpmpi: rank {past.names[transport.rank]}: {error}", sys.stderr)
+        os._exit(error.exit_code)
+    except BaseException as error:
+        return _end_all(transport, error, "after a rank was lost", directory)
+    if found is None:
+        return 0
+    survivors, ahead = found
+    if 0 in survivors.ranks:
+        lost = sorted(set(past.names) - set(ahead.names))
+        _say(
+            f"dpmpi: lost rank {', '.join(map(str, lost))}; {len(ahead.names)} ranks go on after round {ahead.round}",
+            sys.stderr,
+        )
+    return survivors, ahead
+
+
+def resumable(given: dict[str, Any]) -> Config:
+    """Return what is needed of the settings before those of the run are read: how to start."""
+    return Config(**{name: given[name] for name in ("deadline", "loopback") if name in given})
 
 
 def open_transport(config: Config) -> Transport:
@@ -87,6 +177,14 @@ def name_directory(config: Config, transport: Transport) -> RunDirectory:
     return RunDirectory(Path(told[0][0]))
 
 
+def go_on(directory: RunDirectory, transport: Transport) -> None:
+    """Make sure, on the first rank, that nobody reads an end that was none."""
+    if 0 in transport.ranks:
+        stale = [directory.path / "ended.txt", directory.path / "slow.txt"]
+        for path in (*stale, *(directory.path / "stall").glob("*.json")):
+            path.unlink(missing_ok=True)
+
+
 def create(directory: RunDirectory, config: Config, transport: Transport) -> None:
     """Make the run directory, on the first rank."""
 
@@ -100,13 +198,36 @@ def create(directory: RunDirectory, config: Config, transport: Transport) -> Non
     agreed(transport, make)
 
 
-def _refuse(error: DpmpiError, speaker: bool) -> int:
+def _refuse(error: BaseException, speaker: bool) -> int:
     if speaker:
         _say(f"dpmpi: {error}", sys.stderr)
-    return error.exit_code
+    return error.exit_code if isinstance(error, DpmpiError) else 1
 
 
-def _end_all(transport: Transport, error: BaseException, when: str, directory: RunDirectory | None) -> int:
+def _report_slow(
+    names: Sequence[int], rank: int, directory: RunDirectory
+) -> Callable[[int, tuple[int, ...], float], None]:
+    """Return what says, once a run and from one rank, that a neighbour is slow."""
+
+    def report(round_: int, missing: tuple[int, ...], seconds: float) -> None:
+        with suppress(OSError):  # another rank has said so
+            (directory.path / "slow.txt").open("x").close()
+            who = ", ".join(str(names[peer]) for peer in missing) or "(own sends)"
+            _say(f"dpmpi: rank {names[rank]} has waited {seconds:.0f} s for rank {who} in round {round_}", sys.stderr)
+
+    return report
+
+
+def _how_to_go_on(directory: RunDirectory | None) -> str:
+    """Return how to resume, if there is something to resume from."""
+    there = directory is not None and (directory.path / "checkpoint" / "manifest.json").exists()
+    return f"; go on with --resume {directory.path}" if there and directory is not None else ""
+
+
+def _end_all(
+    transport: Transport, error: BaseException, when: str, directory: RunDirectory | None,
+    names: Sequence[int] | None = None,
+) -> int:  # fmt: skip
     """Say which rank failed, when and why, and end every rank."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another rank that fails may abort this one while it speaks
     interrupted = isinstance(error, KeyboardInterrupt)
@@ -119,6 +240,13 @@ def _end_all(transport: Transport, error: BaseException, when: str, directory: R
         if os.environ.get("DPMPI_TRACEBACK"):
             traceback.print_exception(error)
     text = f"{where}, {when}: {what}"
+    if isinstance(error, NeighbourSilent) and directory is not None and names is not None:
+        folder = directory.path / "stall"
+        waits_for = tuple(names[peer] for peer in error.waits_for)
+        write_wait(folder, Wait(names[transport.ranks[0]], error.round, error.hop, waits_for))
+        time.sleep(TELL_EACH_OTHER_SECONDS)
+        text = f"{text} {explain(read_waits(folder))}"
+    text += _how_to_go_on(directory)
     # All ranks are interrupted, and a rank that fails takes the others down by signals: who writes first speaks.
     if directory is None or directory.note_end(text):
         _say(f"dpmpi: {text}", sys.stderr)

@@ -4,7 +4,10 @@
     summary.json            the result; its names are a contract
     ledger/rank-003.jsonl   what rank 3 released, see dpmpi.privacy.ledger
     metrics/rank-003.jsonl  one line per evaluation
+    waits/rank-003.json     whom rank 3 waited for, over time
     model.npz               x (mean over ranks), x_rank, algorithm, config
+    checkpoint/             what a run needs to go on, see dpmpi.checkpoint; gone when it has ended
+    stall/                  who waited for whom when nothing moved any more, see dpmpi.stalls
     ended.txt               why the run ended early, if it did
 
 Files are written to a temporary name first and renamed, so that a reader never sees half of one.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +64,14 @@ class RunDirectory:
         """Return the path of a rank's metrics."""
         return self.path / "metrics" / f"rank-{rank:03d}.jsonl"
 
+    def write_waits(self, rank: int, waits: Mapping[str, Any]) -> None:
+        """Write a rank's waits."""
+        path = self.path / "waits" / f"rank-{rank:03d}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.part")
+        temporary.write_text(json.dumps(waits, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
     def write_private(self, rank: int, lines: Iterable[Mapping[str, Any]]) -> None:
         """Write what a rank keeps to itself, one JSON object a line, readable for its owner alone."""
         path = self.path / "private" / f"rank-{rank:03d}.jsonl"
@@ -99,9 +111,16 @@ class RunDirectory:
 class Metrics:
     """One rank's metrics file: a JSON object per line, flushed at once so that it can be followed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, after: int = 0) -> None:
+        """Create the file; a run that goes on keeps the lines up to round `after`."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        kept: list[str] = []
+        if after and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # a crash may leave half a line
+                    kept += [line] if json.loads(line)["round"] <= after else []
         self._file = path.open("w", encoding="utf-8")
+        self._file.writelines(line + os.linesep for line in kept)
 
     def write(self, **values: Any) -> None:
         """Append one line."""

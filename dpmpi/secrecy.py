@@ -7,7 +7,7 @@ who listen, not those who can change what is said at the start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,8 +76,13 @@ def check_shares(prospect: Prospect) -> None:
         raise ConfigError(f"shares mix with equal weights 1/n, found --weights {config.weights}: use metropolis")
 
 
-def agree_on_secrets(config: Config, transport: Transport, run: str, incarnation: int = 0) -> Secrets | None:
-    """Return what the ranks agree on, all processes together; None if the configuration keeps nothing secret."""
+def agree_on_secrets(
+    config: Config, transport: Transport, run: str, incarnation: int = 0, names: Sequence[int] | None = None
+) -> Secrets | None:
+    """Return what the ranks agree on, all processes together; None if the configuration keeps nothing secret.
+
+    `names` are the ranks' places in the roster, where they are not their own numbers.
+    """
     if not config.secretive:
         return None
     from dpmpi.crypto.keys import (  # noqa: PLC0415 - slow to import, and few runs need it
@@ -92,6 +97,7 @@ def agree_on_secrets(config: Config, transport: Transport, run: str, incarnation
     )
 
     session = Session(bytes.fromhex(run), incarnation)
+    names = range(transport.size) if names is None else names
     hands: dict[int, Handshake] = {}
     keys: dict[int, dict[int, PairKeys]] = {}
     roster = None
@@ -102,17 +108,19 @@ def agree_on_secrets(config: Config, transport: Transport, run: str, incarnation
         for rank in transport.ranks:
             identity = Identity()
             if roster is not None:
-                identity = load_identity(Path(str(config.keys)) / f"{key_name(rank)}.key")
-                check_identity(identity, rank, transport.size, roster)
-            hands[rank] = Handshake(session, rank, identity)
+                identity = load_identity(Path(str(config.keys)) / f"{key_name(names[rank])}.key")
+                check_identity(identity, names[rank], max(transport.size, max(names) + 1), roster)
+            hands[rank] = Handshake(session, names[rank], identity)
         return [hands[rank].hello.hex() for rank in transport.ranks]
 
     hellos = everyone(transport, say_hello)
 
     def listen() -> None:
-        greetings = [verify_hello(bytes.fromhex(hello), session, rank, roster) for rank, hello in enumerate(hellos)]
+        greetings = [
+            verify_hello(bytes.fromhex(hello), session, name, roster) for name, hello in zip(names, hellos, strict=True)
+        ]
         for rank in transport.ranks:
-            keys[rank] = {peer.rank: hands[rank].keys(peer) for peer in greetings if peer.rank != rank}
+            keys[rank] = {peer: hands[rank].keys(said) for peer, said in enumerate(greetings) if peer != rank}
 
     agreed(transport, listen)
     return Secrets(session, keys)
@@ -135,7 +143,7 @@ def sealed(config: Config, transport: Transport, secrets: Secrets | None) -> Tra
 def make_exchange(config: Config, transport: Transport, rank: int, secrets: Secrets | None, sigma: float) -> Exchange:
     """Return how a rank's requests become messages; `sigma` is the noise inside a sum."""
     if config.exchange == "plain" or secrets is None:
-        return PlainExchange(transport, rank, transport.size)
+        return PlainExchange(transport, rank, transport.size, config.wire)
     masks = None
     if config.share_mode == "expanded":
         masks = PairwiseMasks(rank, transport.size, {peer: pair.masks for peer, pair in secrets.keys[rank].items()})

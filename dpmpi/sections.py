@@ -2,127 +2,161 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+
+import numpy as np
 
 from dpmpi import figures, page
-from dpmpi.charts import Chart, chart_csv
+from dpmpi.axes import by_thousands
+from dpmpi.charts import Chart, Curve, Panel, chart_csv
+from dpmpi.costs import predicted_rows
+from dpmpi.network import MOST_NODES, draw_traffic, edge_bytes
 from dpmpi.page import Section
-from dpmpi.results import COLUMNS, Run, SweepResult, spread, table_columns
+from dpmpi.plots import Files, Picture, Plots, csv_text
+from dpmpi.results import Group, Run, read_waits
+from dpmpi.timeline import draw_waits, longest
 
-
-@dataclass(frozen=True)
-class Plots:
-    """The folder of the drawings; `prefix` keeps the files of several pages in one folder apart."""
-
-    folder: Path
-    prefix: str = ""
-
-    def write(self, name: str, text: str) -> str:
-        """Write a file; return its address, relative to the page."""
-        file = f"{self.prefix}{name}"
-        (self.folder / file).write_text(text, encoding="utf-8")
-        return f"{self.folder.name}/{file}"
-
-
-def results_of_runs(runs: Sequence[Run], labels: Sequence[str]) -> Section:
-    """Return the headline table of plain runs, and what must be known about their privacy."""
-    columns = table_columns(runs)
-    rows = []
-    for style, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        values = [run.number(key) for key, _, _ in columns]
-        cells = [_format(value, form) for value, (_, _, form) in zip(values, columns, strict=True)]
-        facts = f"{run.summary['algorithm']}, {run.summary['ranks']} ranks, {run.summary['graph']['name']}"
-        rows.append([page.cell(label, facts, _style(style)), f"{run.summary['rounds']:,}", *cells])
-    headings = ["run", "rounds", *(heading for _, heading, _ in columns)]
-    warnings = [page.paragraph(text, "warn") for text in _warnings(runs, labels)]
-    return Section("Results", (page.table(headings, rows), *warnings))
-
-
-def results_of_sweep(sweep: SweepResult, plots: Plots) -> Section:
-    """Return the table of a sweep: a line per series and point of the grid."""
-    runs = [run for group in sweep.groups for run in group.runs]
-    columns, keys = table_columns(runs), list(sweep.index["grid"])
-    styles = {one["name"]: position for position, one in enumerate(sweep.index["series"])}
-    rows = []
-    for group in sweep.groups:
-        cells = [_spread_cell([run.number(key) for run in group.runs], form) for key, _, form in columns]
-        where = [page.cell(str(group.grid.get(key, "-"))) for key in keys]
-        rows.append([page.cell(group.label, style=_style(styles[group.series])), *where, str(len(group.runs)), *cells])
-    headings = ["series", *keys, "runs", *(heading for _, heading, _ in columns)]
-    address = plots.write(f"{sweep.index['name']}-results.csv", _results_csv(sweep))
-    note = "Medians over the repetitions, the 10% to 90% quantiles below where they differ. "
-    return Section("Results", (
-        page.table(headings, rows), f'<p class="soft">{note}Every run: <a href="{address}">results.csv</a>.</p>',
-        *(page.paragraph(text, "warn") for text in _sweep_warnings(sweep)),
-    ))  # fmt: skip
+MOST_RUNS = 6
+"""Of how many groups of runs a page draws what each rank did."""
+LONGEST = 5
+WIDE = 5.0
+"""Seconds further apart than this are shown on a logarithmic axis."""
 
 
 def chart_figure(chart: Chart, plots: Plots) -> str:
     """Return a chart as HTML; its panels and numbers go to files."""
     if not chart.panels:
         return page.paragraph(chart.note, "warn")
-    drawings, links = [], [("CSV", plots.write(f"{chart.name}.csv", chart_csv(chart)))]
+    drawings, files = [], Files([plots.write(f"{chart.name}.csv", chart_csv(chart))])
     for position, panel in enumerate(chart.panels):
-        svg = figures.draw_panel(chart, panel)
         name = chart.name if len(chart.panels) == 1 else f"{chart.name}-{position + 1}"
-        links.append(
-            (
-                f"SVG {position + 1}" if len(chart.panels) > 1 else "SVG",
-                plots.write(f"{name}.svg", figures.standalone(svg)),
-            )
-        )
+        plots.draw(name, figures.draw_panel(chart, panel), files)
         label = ", ".join(filter(None, (chart.title, panel.title, f"against {panel.x_label}")))
-        drawings.append(("", figures.inline(svg, label)))
-    return page.figure(drawings, _caption(chart), links)
+        drawings.append(("", figures.draw_panel(chart, panel, legend=False).inline(label)))
+    entries = figures.legend_entries(chart)
+    return page.figure(drawings, _caption(chart), files, entries if len(entries) > 1 else [])
+
+
+def chart_section(chart: Chart, plots: Plots) -> Section:
+    """Return a section with one chart."""
+    return Section(chart.title, (chart_figure(chart, plots),), wide=len(chart.panels) > 1)
 
 
 def rank_section(
-    heading: str, name: str, runs: Sequence[Run], labels: Sequence[str], plots: Plots, caption: str,
-    draw: Callable[[Run], str | None],
+    heading: str, name: str, groups: Sequence[Group], plots: Plots, caption: str, draw: Callable[[Run], Picture | None],
+    below: Callable[[Run, str], list[str]] | None = None,
 ) -> Section | None:  # fmt: skip
-    """Return a section with one drawing per run; None if no run has such figures."""
-    drawings, links = [], []
-    for position, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        svg = draw(run)
-        if svg is not None:
-            title = label if len(runs) > 1 else ""
-            drawings.append((title, figures.inline(svg, f"{heading}: {label}")))
-            file = f"{name}.svg" if len(runs) == 1 else f"{name}-{position + 1}.svg"
-            links.append((label if len(runs) > 1 else "SVG", plots.write(file, figures.standalone(svg))))
-    return Section(heading, (page.figure(drawings, caption, links),), wide=len(drawings) > 1) if drawings else None
+    """Return a section with one drawing per group, of its first run; None if no run has such figures."""
+    drawings, files, rows, more = [], Files(), [], []
+    columns: tuple[str, ...] = ()
+    for position, group in enumerate(groups[:MOST_RUNS]):
+        run, several = group.runs[0], len(groups) > 1
+        picture = draw(run)
+        if picture is not None:
+            drawings.append((group.label if several else "", picture.drawing.inline(f"{heading}: {group.label}")))
+            plots.draw(f"{name}-{position + 1}" if several else name, picture.drawing, files)
+            columns = max(columns, picture.heading, key=len)
+            rows += [(group.label, *row) for row in picture.rows]
+            more += below(run, group.label if several else "") if below is not None else []
+    if not drawings:
+        return None
+    files.csv.append(plots.write(f"{name}.csv", csv_text(("run", *columns), rows)))
+    if any(len(group.runs) > 1 for group in groups):
+        caption += " Of repetitions the first is shown."
+    if len(groups) > MOST_RUNS:
+        caption += f" The first {MOST_RUNS} of {len(groups)} are shown: name the others alone to see theirs."
+    return Section(heading, (page.figure(drawings, caption, files), *more), wide=len(drawings) > 1)
 
 
-def epsilon_section(runs: Sequence[Run], labels: Sequence[str], plots: Plots) -> Section | None:
+def epsilon_section(groups: Sequence[Group], plots: Plots) -> Section | None:
     """Return what every rank has spent, next to its budget; None if nothing is certified."""
-    caption = "Points: what the ledger charged, as an upper bound on epsilon. Lines: what the rank may spend."
-    return rank_section("Privacy spent by each rank", "epsilon", runs, labels, plots, caption, _draw_epsilons)
+    caption = (
+        "Points: what the ledger charged, as a certified upper bound on epsilon. Short lines: what the rank may spend."
+    )
+    told = [group.runs[0].summary["privacy"] for group in groups]
+    if any(privacy["epsilon"] is not None and privacy["epsilon_theorem"] is not None for privacy in told):
+        caption += " Dashed: what the paper's theorem claims for the same noise, to compare with; it is not relied on."
+
+    def draw(run: Run) -> Picture | None:
+        privacy = run.summary["privacy"]
+        claim, target = privacy["epsilon_theorem"], privacy["budget"]
+        return figures.draw_epsilons(run.summary["per_rank"], target, privacy["delta"], claim)
+
+    return rank_section("Privacy spent by each rank", "epsilon", groups, plots, caption, draw)
 
 
-def time_section(runs: Sequence[Run], labels: Sequence[str], plots: Plots) -> Section | None:
+def time_section(groups: Sequence[Group], plots: Plots) -> Section | None:
     """Return where every rank's time went."""
     caption = "Training only. Waiting is the time in which a rank had nothing to do but wait for its neighbours."
-    if any(not any(record["wait_seconds"] for record in run.summary["per_rank"]) for run in runs):
+    if any(group.runs[0].in_one_process for group in groups):
         caption += " Ranks on loopback share one process, in which nobody waits: each shows the time of all."
 
-    def draw(run: Run) -> str:
+    def draw(run: Run) -> Picture:
         return figures.draw_times(run.summary["per_rank"])
 
-    return rank_section("Where the time went", "time", runs, labels, plots, caption, draw)
+    return rank_section("Where the time went", "time", groups, plots, caption, draw)
 
 
-def traffic_section(runs: Sequence[Run], labels: Sequence[str], plots: Plots) -> Section | None:
+def waits_section(groups: Sequence[Group], plots: Plots) -> Section | None:
+    """Return who waited for whom, and when; None if no run has a time line in which somebody waited."""
+    caption = (
+        "The fuller the colour, the more of that time the rank spent waiting; a pointer on it shows for whom most. "
+        "Times are by the ranks' own clocks."
+    )
+
+    def draw(run: Run) -> Picture | None:
+        return None if run.in_one_process else draw_waits(read_waits(run.path))
+
+    def below(run: Run, label: str) -> list[str]:
+        pairs = longest(run.summary["per_rank"], LONGEST)
+        rows = [
+            [page.cell(f"rank {who}"), page.cell(f"rank {whom}"), f"{seconds:.3g}", f"{share:.0%}"]
+            for who, whom, seconds, share in pairs
+        ]
+        title = f"The longest waits{f' of {label}' if label else ''}"
+        return [page.fold(title, page.table(["who", "for whom", "seconds", "of its training"], rows))]
+
+    return rank_section("Who waited for whom", "waits", groups, plots, caption, draw, below)
+
+
+def traffic_section(groups: Sequence[Group], plots: Plots) -> Section | None:
     """Return the graphs with what their edges carried."""
-    texts = [_traffic(run, label if len(runs) > 1 else "") for run, label in zip(runs, labels, strict=True)]
+    texts = [_traffic(group.runs[0], group.label if len(groups) > 1 else "") for group in groups[:MOST_RUNS]]
     caption = f"Both directions together: {'; '.join(texts)}."
+    if any(group.runs[0].summary["ranks"] > MOST_NODES for group in groups[:MOST_RUNS]):
+        caption += f" Of more than {MOST_NODES} ranks the distribution is shown instead of the graph."
 
-    def draw(run: Run) -> str:
-        return figures.draw_traffic(run.summary["per_rank"])
+    def draw(run: Run) -> Picture | None:
+        return draw_traffic(run.summary["per_rank"])
 
-    return rank_section("Bytes on each edge", "traffic", runs, labels, plots, caption, draw)
+    return rank_section("Bytes on each edge", "traffic", groups, plots, caption, draw)
+
+
+def cost_sections(group: Group, plots: Plots) -> list[Section]:
+    """Return what the run would cost with other numbers of ranks; nothing if it did not measure what that takes."""
+    found = predicted_rows(group.runs[0].summary)
+    if not found:
+        return []
+    forms = {"ranks": ",", "hosts": ",", "messages": ",", "bytes": "", "seconds": ".3g"}
+    shown = [[_cost_cell(row[key], key, form) for key, form in forms.items()] for row in found]
+    address = plots.write("cost.csv", csv_text(list(forms), [[row[key] for key in forms] for row in found]))
+    note = (
+        "Predicted from what the run measured of itself, for hosts as full as its own and as many records on every "
+        "rank. Where a rank would have more or fewer peers than here, seconds need a measurement of this machine "
+        f'(python -m dpmpi bench --fit). Files: <a href="{address}">CSV</a>.'
+    )
+    table = page.table(list(forms), shown, narrow=True)
+    sections = [Section("Predicted cost", (table, f'<p class="soft">{note}</p>'), wide=False)]
+    timed = [(float(row["ranks"]), float(row["seconds"])) for row in found if row["seconds"] is not None]
+    if len({seconds for _, seconds in timed}) > 1:
+        x, y = np.array(timed).T
+        panel = Panel("", "ranks", "ranks", (Curve(group.label, 0, x, y, y, y, 1),))
+        log, note = "xy" if y.max() > WIDE * y.min() else "x", "One prediction for each of the points."
+        what = "seconds of training"
+        sections.append(
+            chart_section(Chart("cost-time", "Predicted time", what, what, (panel,), log, (), True, note), plots)
+        )
+    return sections
 
 
 def settings_section(runs: Sequence[Run], labels: Sequence[str], varied: Sequence[str] = ()) -> Section:
@@ -133,106 +167,50 @@ def settings_section(runs: Sequence[Run], labels: Sequence[str], varied: Sequenc
         differ = [key for key in keys if len({str(run.settings.get(key)) for run in runs}) > 1]
         rows = [[page.cell(key), *(page.cell(str(run.settings.get(key, "-"))) for run in runs)] for key in differ]
         if rows:
-            pieces += [page.paragraph("Where the settings differ:"), page.table(["setting", *labels], rows)]
+            few = len(runs) <= MOST_RUNS
+            pieces.append(page.fold("Where the settings differ", page.table(["setting", *labels], rows), unfolded=few))
     for run, label in zip(runs, labels, strict=True):
         text = (run.path / "config.toml").read_text(encoding="utf-8")
-        pieces.append(page.fold(f"All settings of {label}", page.code(text)))
+        pieces.append(page.fold(f"All settings of {label}", page.code(text), unfolded=len(runs) == 1))
     return Section("Settings", tuple(pieces))
 
 
-def repeat_section(lines: Sequence[str]) -> Section:
+def repeat_section(lines: Sequence[str], *, exact: bool = False) -> Section:
     """Return the commands that make the results again."""
     note = "Noise is drawn anew in every run, so figures of private runs agree in distribution, not digit by digit."
+    if exact:
+        note = "The noise is repeatable, so the figures agree digit by digit, but for seconds."
     return Section("How to repeat it", (page.code("\n".join(lines)), page.paragraph(note, "soft")))
-
-
-def _style(position: int) -> int:
-    return position % figures.PALETTE
-
-
-def _format(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _spread_cell(values: Sequence[float | None], form: str) -> str:
-    found = spread(values)
-    if found is None:
-        return page.cell("-")
-    low, middle, high = (format(value, form) for value in found)
-    return page.cell(middle, f"{low} to {high}" if low != high else "")
 
 
 def _caption(chart: Chart) -> str:
     if chart.note:
         return chart.note
     counts = sorted({curve.repetitions for panel in chart.panels for curve in panel.curves})
-    flat = any(curve.flat for panel in chart.panels for curve in panel.curves)
+    curves = [curve for panel in chart.panels for curve in panel.curves]
     what = "points" if chart.points else "lines"
     if counts == [1]:
-        text = f"One run for each of the {what}."
+        text = (
+            ""
+            if len({curve.label for curve in curves}) == 1 and not chart.points
+            else f"One run for each of the {what}."
+        )
     else:
         many = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         band = "vertical bars" if chart.points else "bands"
-        text = f"{what.capitalize()}: medians of {many} repetitions; {band}: 10% to 90% quantiles."
-    return text + (" Dashed: does not depend on the horizontal axis." if flat else "")
+        middle, range_ = chart.spread.words
+        text = f"{what.capitalize()}: {middle} of {many} repetitions; {band}: {range_}."
+    return text + (" Dashed: does not depend on the horizontal axis." if any(c.flat for c in curves) else "")
+
+
+def _cost_cell(value: float | None, key: str, form: str) -> str:
+    if value is None:
+        return "-"
+    return by_thousands(value, "B") if key == "bytes" else format(value, form)
 
 
 def _traffic(run: Run, label: str) -> str:
-    edges = figures.edge_bytes(run.summary["per_rank"]).values()
+    edges = edge_bytes(run.summary["per_rank"]).values()
     low, high = min(edges, default=0), max(edges, default=0)
-    text = f"{low:,} bytes on every edge" if low == high else f"{low:,} to {high:,} bytes an edge, by width"
+    text = f"{low:,} bytes on every edge" if low == high else f"{low:,} to {high:,} bytes an edge"
     return f"{label}: {text}" if label else text
-
-
-def _draw_epsilons(run: Run) -> str | None:
-    ranks, privacy = run.summary["per_rank"], run.summary["privacy"]
-    if any(record["epsilon"] is None for record in ranks):
-        return None
-    return figures.draw_epsilons(ranks, privacy["budget"], privacy["delta"])
-
-
-def _warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    lines = []
-    for run, label in zip(runs, labels, strict=True):
-        privacy = run.summary["privacy"]
-        if privacy["insecure_noise"]:
-            lines.append(f"{label} is NOT PRIVATE: its noise is repeatable (--insecure-noise-seed).")
-        elif not privacy["private"]:
-            lines.append(f"{label} is NOT PRIVATE: no finite epsilon is certified for it.")
-        elif privacy["calibration"] == "theorem":
-            claim = f"the paper's theorem claims {_format(privacy['epsilon_theorem'], '.4g')}"
-            lines.append(f"{label}: {claim}, certified is {privacy['epsilon']:.4g}. Rely on the latter.")
-    return lines + _evaluation_warning(runs)
-
-
-def _evaluation_warning(runs: Sequence[Run]) -> list[str]:
-    if not any(run.summary["privacy"]["evaluation_outside_guarantee"] for run in runs):
-        return []
-    return ["Objective and accuracy read private data without noise: they are outside of the guarantee."]
-
-
-def _sweep_warnings(sweep: SweepResult) -> list[str]:
-    lines = []
-    failed = [one for one in sweep.index["runs"] if one["state"] == "failed"]
-    if failed:
-        lines.append(f"{len(failed)} runs failed, the first ({failed[0]['path']}): {failed[0]['error']}")
-    waiting = sum(one["state"] == "waiting" for one in sweep.index["runs"])
-    if waiting:
-        lines.append(f"{waiting} runs are still to be made: the sweep goes on with the same command.")
-    runs = [run for group in sweep.groups for run in group.runs]
-    if any(run.summary["privacy"]["insecure_noise"] for run in runs):
-        lines.append("NOT PRIVATE: the noise of some runs is repeatable (insecure-noise-seed).")
-    return lines + _evaluation_warning(runs)
-
-
-def _results_csv(sweep: SweepResult) -> str:
-    keys, out = list(sweep.index["grid"]), io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = [*(key for key, _, _ in COLUMNS), "consensus_error", "communication.messages"]
-    writer.writerow(["series", *keys, "run", *names])
-    for group in sweep.groups:
-        for run in group.runs:
-            numbers = ["" if run.number(key) is None else run.number(key) for key in names]
-            place = run.path.relative_to(sweep.path)
-            writer.writerow([group.series, *(group.grid.get(key, "") for key in keys), place, *numbers])
-    return out.getvalue()

@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import resource
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dpmpi import __version__
 from dpmpi.assembly import Job, is_private
+from dpmpi.config import Config
+from dpmpi.costs import Hosts, load, own_cost, pattern_of
 from dpmpi.engine import Seat
+from dpmpi.errors import ConfigError
 from dpmpi.evaluation import Evaluation
 from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import laplace_figures
+from dpmpi.transport.mpi import usable_cores
 
 if TYPE_CHECKING:
     from dpmpi.reference import Optimum
 
 
-def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -> dict[str, Any]:
-    """Return what one rank reports, JSON-ready; `spending` is for the accountant and does not reach the summary."""
+@runtime_checkable
+class Ciphering(Protocol):
+    """What seals or shares, and knows how long each rank of this process took for it."""
+
+    crypto_seconds: dict[int, float]
+
+
+def seconds_spent(job: Job, seat: Seat) -> dict[str, float]:
+    """Return what an agent has spent on noise, secrecy and its ledger since the run began."""
+    rank, clock = seat.agent.rank, seat.agent.clock
+    parts = [part for part in (job.engine.transport, seat.exchange) if isinstance(part, Ciphering)]
+    now = {"noise": clock.noise, "crypto": sum(part.crypto_seconds[rank] for part in parts), "ledger": clock.ledger}
+    before = job.carried[rank].facts.get("seconds", {}) if rank in job.carried else {}
+    return {name: seconds + before.get(name, 0.0) for name, seconds in now.items()}
+
+
+def rank_record(
+    job: Job, seat: Seat, ledger: Ledger, training_seconds: float, core_seconds: float = 0.0
+) -> dict[str, Any]:
+    """Return what one rank reports, JSON-ready.
+
+    `spending` and `earlier` are for the accountant and do not reach the summary, and neither does `host`.
+    """
     rank = seat.agent.rank
-    peers = job.meter.traffic(rank)
+    peers = job.traffic(rank)
     wait = sum(t.wait_seconds for t in peers.values())
+    spent = seconds_spent(job, seat)
+    compute = max(training_seconds - wait - sum(spent.values()), 0.0)
     unit = 1024 if sys.platform == "linux" else 1  # ru_maxrss counts kilobytes on Linux, bytes on macOS
     return {
-        "rank": rank,
+        "rank": job.names[rank],
         "samples": seat.agent.problem.records,
         "active_rounds": seat.agent.active_rounds,
+        "releases": seat.agent.releases,
         "messages_sent": sum(t.messages_sent for t in peers.values()),
         "payload_bytes_sent": sum(t.payload_bytes_sent for t in peers.values()),
         "share_bytes_sent": sum(t.share_bytes_sent for t in peers.values()),
@@ -43,6 +73,8 @@ def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -
         "wait_seconds": round(wait, 6),
         "compute_seconds": round(max(training_seconds - wait, 0.0), 6),
         "training_seconds": round(training_seconds, 6),
+        "core_seconds": round(core_seconds, 6),
+        "seconds": {name: round(s, 6) for name, s in ({"compute": compute, "wait": wait} | spent).items()},
         "sigma": job.sigmas[rank] or None,
         "budget": job.wallets[rank].budget,
         "stopped": seat.agent.stopped,
@@ -50,12 +82,15 @@ def rank_record(job: Job, seat: Seat, ledger: Ledger, training_seconds: float) -
         "neighbours": {
             str(peer): {
                 "messages_sent": t.messages_sent, "bytes_sent": t.bytes_sent, "bytes_received": t.bytes_received,
+                "payload_bytes_sent": t.payload_bytes_sent, "share_bytes_sent": t.share_bytes_sent,
+                "tag_bytes_sent": t.tag_bytes_sent, "trailer_bytes_sent": t.trailer_bytes_sent,
                 "wait_seconds": round(t.wait_seconds, 6),
             }
             for peer, t in peers.items()
         },
-        "spending": _told(ledger.spending()),
+        "spending": _told(ledger.spending() + Counter(job.wallets[rank].own)),
         "earlier": _told(job.wallets[rank].earlier),
+        "host": os.uname().nodename,
     }  # fmt: skip
 
 
@@ -77,6 +112,7 @@ def summarise(
             figures = max(figures or found, found, key=lambda each: each["l1"])
         add_up = private and bool(earlier)
         record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if add_up else None
+    hosts = Counter(record.pop("host") for record in ranks)
     epsilons = [record["epsilon"] for record in ranks]
     best = None if optimum is None else optimum.value
     training = max(record["training_seconds"] for record in ranks)
@@ -134,8 +170,36 @@ def summarise(
             if config.keys is not None
             else "drawn for the run: against listeners only",
         },
+        "cost": _cost(job, ranks, max(hosts.values()), training),
+        "starts": job.incarnation + 1,
+        "ranks_at_start": job.origin,
+        "lost": sorted(set(range(job.origin)) - set(job.names)),
         "per_rank": list(ranks),
     }
+
+
+def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: float) -> dict[str, Any]:
+    """Return what the run measured of itself, for predictions; agents in one process say nothing about processes."""
+    try:
+        fitted = load()
+    except ConfigError:  # a run that is through does not fail for a file that is not its own
+        fitted = None
+    hosts = Hosts(on_a_host, usable_cores()) if job.config.loopback is None else None
+    return own_cost(pattern_of(job.prospect), ranks, hosts, training, fitted)
+
+
+def closing(summary: dict[str, Any], directory: Path, config: Config) -> str:
+    """Return what a run prints at its end: the table, only where the results are, or a JSON object."""
+    if config.quiet:
+        return str(directory)
+    if not config.log_json:
+        return table(summary, directory)
+    names = ("algorithm", "ranks", "rounds", "objective", "suboptimality", "accuracy", "rounds_per_second")
+    told = {name: summary[name] for name in names}
+    privacy, sent = summary["privacy"], summary["communication"]
+    told |= {name: privacy[name] for name in ("private", "epsilon", "budget", "delta")}
+    told |= {"messages": sent["messages"], "bytes": sent["bytes"], "seconds": summary["wall_seconds"]}
+    return json.dumps({"type": "end", **told, "results": str(directory)})
 
 
 def table(summary: dict[str, Any], directory: Path) -> str:
@@ -154,6 +218,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("messages", f"{communication['messages']:,}"),
         ("bytes", f"{communication['bytes']:,}"),
         ("seconds", f"{summary['wall_seconds']:.2f} ({summary['rounds_per_second']:.0f} rounds/s)"),
+        ("lost", _lost(summary["lost"])),
         ("results", str(directory)),
     ]
     title = (
@@ -162,6 +227,11 @@ def table(summary: dict[str, Any], directory: Path) -> str:
     )
     lines = [f"  {name:<17} {value}" for name, value in rows if value is not None]
     return "\n".join([title, *lines])
+
+
+def _lost(ranks: Sequence[int]) -> str | None:
+    """Return who died, or could not be reached any more by the others."""
+    return f"rank {', '.join(map(str, ranks))}: the others went on without" if ranks else None
 
 
 def _budgets(ranks: Sequence[dict[str, Any]]) -> str | None:

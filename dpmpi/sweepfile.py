@@ -10,6 +10,7 @@ form of a file; `dpmpi.sweepplan` makes its runs and checks their settings.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dpmpi.config import Config
+from dpmpi.config import Config, shown
 from dpmpi.errors import ConfigError, nearest
 
 Value: TypeAlias = str | int | float | bool
@@ -31,9 +32,12 @@ CURVES = ("objective", "suboptimality", "accuracy", "consensus_error", "error", 
 FROM_OPTIMUM = ("suboptimality", "error", "rank_error")
 """What is measured from the optimum, which a run looks for with `reference = true`."""
 
+MOST_RUNS = 10_000
+"""Of one sweep: all are checked before the first one starts."""
+
 _RESERVED = {"out": "--out", "loopback": "--launcher", "ranks": "ranks = N at the top", "config": "[run] itself"}
 _TOP = ("title", "paper", "figure", "text", "ranks", "repetitions", "run", "quick", "series", "grid", "repeat", "plot")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -91,8 +95,8 @@ def read_sweep(path: Path, *, quick: bool = False, repeat: int | None = None) ->
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the sweep {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # broken TOML or UTF-8, endless digits, brackets without end
+        raise ConfigError(f"{path} is not TOML: {error!s:.200}") from error
     try:
         return _sweep(path, table, quick, repeat)
     except ConfigError as error:
@@ -129,13 +133,17 @@ def _sweep(path: Path, table: dict[str, Any], quick: bool, repeat: int | None) -
         _known(f"series {one.name!r}, grid: ", one.grid, tuple(grid))
         for key, values in one.values(grid).items():
             if not values:
-                raise ConfigError(f"series {one.name!r}, grid: no value of {key} is one of {list(grid[key])}")
+                raise ConfigError(f"series {one.name!r}, grid: no value of {key} is one of {shown(list(grid[key]))}")
+    repetitions = repeat or _count("repetitions", counts["repetitions"])
+    runs = repetitions * sum(math.prod(map(len, one.values(grid).values())) for one in series)
+    if runs > MOST_RUNS:
+        raise ConfigError(f"expected at most {MOST_RUNS} runs, found {runs}: fewer repetitions, or a smaller grid")
     plots = tuple(_plot(position, one, grid) for position, one in enumerate(_tables(table, "plot")))
     return Sweep(
         name=path.stem + ("-quick" if quick else ""), title=_text(table, "title", path.stem),
         paper=_text(table, "paper"), figure=_text(table, "figure"), text=_text(table, "text"),
         ranks=_count("ranks", counts["ranks"]),
-        repetitions=repeat or _count("repetitions", counts["repetitions"]),
+        repetitions=repetitions,
         advance_seed=_repeat(_table(table, "repeat")),
         base=base, series=series, grid=grid, plots=plots,
     )  # fmt: skip
@@ -146,10 +154,10 @@ def _series(position: int, table: dict[str, Any], quick: bool) -> Series:
         raise ConfigError(f"series {position + 1} has no name: a short one, which becomes a directory")
     name = table["name"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"a series name is made of letters, digits and . _ + -, found {name!r}")
+        raise ConfigError(f"a series name is made of letters, digits and . _ + -, at most 100, found {shown(name)}")
     without = table.get("without", [])
     if not isinstance(without, list) or not all(isinstance(key, str) for key in without):
-        raise ConfigError(f"series {name!r}: without is a list of keys, found {without!r}")
+        raise ConfigError(f"series {name!r}: without is a list of keys, found {shown(without)}")
     own = {k: v for k, v in table.items() if k not in ("name", "label", "without", "quick", "grid")}
     settings, small = _settings(f"series {name!r}", own), _settings(f"series {name!r}, quick", _table(table, "quick"))
     settings |= small if quick else {}
@@ -179,10 +187,10 @@ def _grid(table: dict[str, Any]) -> dict[str, tuple[Value, ...]]:
     grid: dict[str, tuple[Value, ...]] = {}
     for key, values in table.items():
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"[grid] {key} must be a list of values, found {values!r}")
+            raise ConfigError(f"[grid] {key} must be a list of values, found {shown(values)}")
         grid[dashed(key)] = tuple(value for one in values for value in _settings("[grid]", {key: one}).values())
         if len(set(values)) < len(values):
-            raise ConfigError(f"[grid] {key} holds a value twice: {values}")
+            raise ConfigError(f"[grid] {key} holds a value twice: {shown(values)}")
     return grid
 
 
@@ -191,7 +199,7 @@ def _repeat(table: dict[str, Any]) -> bool:
     seed = table.get("seed", "advance")
     if seed not in ("advance", "keep"):
         raise ConfigError(
-            f'[repeat] seed is "advance" (new data and graphs) or "keep" (new noise only), found {seed!r}'
+            f'[repeat] seed is "advance" (new data and graphs) or "keep" (new noise only), found {shown(seed)}'
         )
     return bool(seed == "advance")
 
@@ -203,7 +211,7 @@ def _settings(where: str, table: dict[str, Any]) -> Settings:
         if name in _RESERVED:
             raise ConfigError(f"{where} {key} is not for a sweep's settings: use {_RESERVED[name]}")
         if not isinstance(value, str | int | float):
-            raise ConfigError(f"{where} {key} must be one value: text, a number, true or false; found {value!r}")
+            raise ConfigError(f"{where} {key} must be one value: text, a number, true or false; found {shown(value)}")
         settings[name] = _expanded(f"{where} {key}", value) if isinstance(value, str) else value
     return settings
 
@@ -225,31 +233,31 @@ def _known(where: str, found: Mapping[str, Any] | Sequence[str], known: Sequence
     for key in found:
         if key not in known:
             expected = f"expected one of {', '.join(known)}" if known else "there is none to choose from"
-            raise ConfigError(f"{where}unknown key {key!r}{nearest(key, known)}, {expected}")
+            raise ConfigError(f"{where}unknown key {shown(key)}{nearest(key[:80], known)}, {expected}")
 
 
 def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name} must be a whole number of at least 1, found {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63:
+        raise ConfigError(f"{name} must be a whole number of at least 1, found {shown(value)}")
     return value
 
 
 def _text(table: dict[str, Any], key: str, default: str = "") -> str:
     value = table.get(key, default)
     if not isinstance(value, str):
-        raise ConfigError(f"{key} must be text, found {value!r}")
+        raise ConfigError(f"{key} must be text, found {shown(value)}")
     return value.strip()
 
 
 def _table(table: dict[str, Any], key: str) -> dict[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, dict):
-        raise ConfigError(f"[{key}] must be a table, found {value!r}")
+        raise ConfigError(f"[{key}] must be a table, found {shown(value)}")
     return value
 
 
 def _tables(table: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = table.get(key, [])
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ConfigError(f"[[{key}]] must be tables in double brackets, found {value!r}")
+        raise ConfigError(f"[[{key}]] must be tables in double brackets, found {shown(value)}")
     return value

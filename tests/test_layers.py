@@ -10,28 +10,30 @@ import dpmpi
 PACKAGE = Path(dpmpi.__file__).parent
 
 LAYERS = [
-    {"errors"},
-    {"core"},
-    {"wire"},
+    {"errors", "drawing", "bench_peer", "stalls"},
+    {"core", "plots", "chaos_faults"},
+    {"wire", "segments", "axes"},
     {"rng", "rows", "methods", "minimiser"},
     {"losses", "penalties", "graphs", "data", "privacy", "crypto"},
     {"schedules", "admm"},
-    {"problem", "algorithms", "exchange", "transport"},
-    {"engine", "config", "agreement", "claims"},
-    {"rundir", "evaluation", "reference", "planning", "sweepfile", "results", "page"},
-    {"wallets", "sweepplan", "charts", "secrecy"},
-    {"assembly", "progress", "plan", "verify", "audit_statistics", "figures", "sweep"},
-    {"audit_wire", "sections", "bench_rows"},
-    {"audit_sum"},
-    {"summary", "bench", "audit", "report"},
+    {"problem", "algorithms", "exchange", "transport", "rehearsal"},
+    {"engine", "config", "agreement", "claims", "pace", "fitting", "bench_launch"},
+    {"rundir", "snapshots", "evaluation", "reference", "planning", "sweepfile", "results", "page", "measuring"},
+    {"wallets", "checkpoint", "sweepplan", "charts", "secrecy", "costs", "odometer", "network", "timeline"},
+    {"assembly", "progress", "plan", "verify", "audit_statistics", "figures", "sweep", "chaos_launch"},
+    {"audit_wire", "sections", "bench_rows", "headline", "bench_tables", "chaos_checks"},
+    {"audit_sum", "bench_parts", "bench_memory", "chaos_promises"},
+    {"summary", "bench_targets"},
+    {"bench", "audit", "report", "chaos"},
     {"training"},
+    {"resuming"},
     {"run", "testing"},
-    {"cli"},
+    {"cli", "chaos_rank"},
     {"__main__"},
 ]
 PLUG_INS = {"algorithms", "exchange", "transport"}
 ONLY = {"mpi4py": {"transport/mpi.py"}, "cryptography": {"rng.py", "crypto"}}
-LAZY = {"scipy", "matplotlib", "dp_accounting", "sklearn", "tqdm", "mpi4py"}
+LAZY = {"scipy", "matplotlib", "dp_accounting", "sklearn", "tqdm", "mpi4py", "resvg_py"}
 
 
 def modules():

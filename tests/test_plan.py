@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dpmpi.cli import main
+from dpmpi.costs import Fit
 
 BASE = ["plan", "--ranks", "20", "--dimension", "2000", "--json", "--allow-large-delta"]
 
@@ -89,6 +90,59 @@ def test_the_plan_reads_the_data(capsys):
     assert found["dimension"] == 7
 
 
+TINY = ["--ranks", "3", "--samples-per-rank", "100", "--dimension", "5", "--noise", "1"]
+FIT = Fit(2e-5, 3e-5, 7e-6, 5e-10, 4e-5, 9e-5, 6e-5, 8e-10, 2e-9, 1e-8, 5e-8)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    monkeypatch.setattr("dpmpi.plan.load", lambda path: FIT)
+
+
+def rows(capsys, *flags):
+    assert main(["plan", "--ranks", "20", "--samples-per-rank", "1000", "--dimension", "2000", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["predicted"]
+    return found, {row["ranks"]: row for row in found["rows"]}
+
+
+def test_seconds_on_this_host_and_on_many(capsys, measured):
+    """A core for each rank: u + tau a round. All on one host of 2 cores: n/2 times u, whoever waits for whom."""
+    flags = ["--rounds", "1000", "--batch", "50", "--noise", "1", "--predict", "--cores-per-host", "2"]
+    work = 6e-5 + (2e-9 * 50 + 1e-8 + 5e-8) * 2000
+    exchange = FIT.overhead_seconds + 2 * (FIT.latency_seconds + FIT.seconds_per_byte * 16016)
+    found, alone = rows(capsys, *flags, "--ranks-per-host", "2")
+    assert found["work_seconds"] == pytest.approx(work)
+    for n in (20, 10_000):
+        assert alone[n]["hosts"] == n // 2
+        assert alone[n]["seconds"] == pytest.approx(1000 * (work + exchange + FIT.transit_seconds), rel=1e-6)
+        assert alone[n]["bytes"] == 1000 * 2 * n * 16016
+    _, crowded = rows(capsys, *flags)
+    for n in (20, 1000):
+        u = work + exchange + (FIT.switch_seconds + FIT.nap_seconds) * (1 - 2 / n) ** 2
+        assert crowded[n]["seconds"] == pytest.approx(1000 * n / 2 * u, rel=0.01)
+    _, known = rows(capsys, *flags, "--work-seconds", "0.5", "--ranks-per-host", "1")
+    assert known[20]["seconds"] == pytest.approx(1000 * (0.5 + exchange + FIT.transit_seconds), rel=1e-6)
+
+
+def test_half_of_the_bytes_as_float32(capsys, measured):
+    wide, narrow = (rows(capsys, "--noise", "1", "--predict", "--wire", wire)[1] for wire in ("float64", "float32"))
+    for n, row in wide.items():
+        assert narrow[n]["messages"] == row["messages"]
+        assert narrow[n]["bytes"] == row["bytes"] * 8016 // 16016
+        assert narrow[n]["seconds"] < row["seconds"]
+
+
+def test_without_a_measurement_the_seconds_are_left_out(capsys, monkeypatch):
+    monkeypatch.setattr("dpmpi.plan.load", lambda path: None)
+    assert main(["plan", *TINY, "--predict"]) == 0
+    shown = capsys.readouterr().out
+    assert "bench --fit measures this machine" in shown
+    [line] = [line for line in shown.splitlines() if line.split()[:1] == ["10,000"]]
+    assert line.split() == ["10,000", "1", "10,000,000", "560.0", "-"]
+    _, found = rows(capsys, "--noise", "1", "--predict")
+    assert {row["seconds"] for row in found.values()} == {None}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -97,6 +151,12 @@ def test_the_plan_reads_the_data(capsys):
         (["--ranks", "300", "--data", "synthetic:samples=100,features=7"], "too few"),
         (["--ranks", "3", "--samples-per-rank", "0"], "must lie in"),
         (["--ranks", "3", "--samples-per-rank", "100", "--epsilon", "1", "--delta", "0.1"], "--allow-large-delta"),
+        ([*TINY, "--cores-per-host", "4"], "for --predict: add it"),
+        ([*TINY, "--predict", "--cores-per-host", "0"], "--cores-per-host must lie in 1 ... 10^6, got 0"),
+        ([*TINY, "--predict", "--ranks-per-host", "-3"], "--ranks-per-host must lie in 1 ... 10^6, got -3"),
+        ([*TINY, "--predict", "--work-seconds", "nan"], "--work-seconds must be finite"),
+        ([*TINY, "--predict", "--costs", "nowhere.json"], "nowhere.json holds no measured costs"),
+        (["--ranks", "3", "--samples-per-rank", "100", "--noise", "1", "--predict"], "give --dimension M"),
     ],
 )
 def test_impossible_plans(capsys, arguments, message):

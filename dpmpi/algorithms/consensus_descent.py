@@ -135,6 +135,11 @@ class _Descent(Method):
         self._descend(agent, state, float(state.steps[t - 1]), float(state.scales[t - 1]))
         yield Mix(public(v, because=WHY_PUBLIC), out=v)  # (3)
 
+    def regroup(self, agent: Agent, state: State) -> Steps:
+        """Let nobody rest before everybody was heard of again."""
+        state.message[-1] = 1.0
+        yield from ()
+
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write (6) to `out`."""
         _prox(agent, state.message[:-1], float(state.steps[max(1, min(t, len(state.steps))) - 1]), out=out)

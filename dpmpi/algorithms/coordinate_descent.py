@@ -138,6 +138,11 @@ class CoordinateDescent(Method):
         np.add(x, state.scratch[: x.size], out=state.part[: x.size])
         agent.penalty.prox(state.part[: x.size], 1.0 / M, out=x)  # (2)
 
+    def resume(self, state: State) -> None:
+        """Charge anew: the parts that come next are not those of the vector that was charged last."""
+        state.visits.fill(0)
+        state.charged = 0
+
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write x to `out`."""
         np.copyto(out, state.x)

@@ -106,6 +106,12 @@ class CentredADMM(Averaging):
         gamma -= scratch  # (4)
         self.remember(agent, z, state.total, t)
 
+    def regroup(self, agent: Agent, state: State) -> Steps:
+        """Forget the multipliers, which add up to zero no more; the centre is the mean of those who are left."""
+        state.gamma.fill(0.0)
+        yield Sum(public(state.w, because=WHY_PUBLIC), out=state.z)
+        state.z /= agent.size
+
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write the average of the centres up to round t to `out`."""
         self.write_average(agent, state.z, state.total, t, out)

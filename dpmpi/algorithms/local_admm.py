@@ -157,6 +157,11 @@ class LocalAdmm(Method):
         w *= zeta
         state.dual += w  # (4)
 
+    def regroup(self, agent: Agent, state: State) -> Steps:
+        """Forget the dual, which adds up to zero no more, and ask the neighbours that are left for their x."""
+        state.dual.fill(0.0)
+        yield NeighbourSum(public(state.x, because=WHY_PUBLIC), out=state.near)
+
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write x to `out`."""
         np.copyto(out, state.x)

@@ -7,26 +7,23 @@ values. Every rank then reads the file once more and parses only the lines that 
 
 from __future__ import annotations
 
-import io
 import math
 import operator
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal_shuffled, signs, training_rows
+from dpmpi.data.streams import MOST_FEATURES, numbered_lines
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.rows import Csr, Dense, Rows, scale_rows, take
 
-_OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}
-"""The standard module that opens a file, by suffix; imported when there is such a file."""
 _MAX_INDEX = 2**31 - 1
 _DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
 
@@ -142,40 +139,17 @@ def _check_found(path: Path, rows: int, features: int) -> None:
         raise DataError(f"{path}: no rows: expected lines of `label index:value ...`")
     if features == 0:
         raise DataError(f"{path}: {rows} rows without a single index:value")
+    if features > MOST_FEATURES:
+        raise DataError(f"{path}: expected at most {MOST_FEATURES} features, found index {features}: is it damaged?")
 
 
 def data_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, line) for every line that is more than a comment, with the comment removed."""
-    try:
-        with _open(path) as stream:
-            for number, line in enumerate(stream, 1):
-                if b"#" in line:
-                    line = line.partition(b"#")[0]  # noqa: PLW2901  what follows is not data
-                if line and not line.isspace():
-                    yield number, line
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:
-        if not isinstance(error, EOFError | _broken_streams()):
-            raise
-        raise DataError(f"{path}: cannot be decompressed ({error}): the file is damaged or incomplete") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    """Open a file by its suffix. The buffer splits lines in C, which the decompressors' own iterators do not."""
-    if path.suffix not in _OPENERS:
-        return path.open("rb")
-    return io.BufferedReader(import_module(_OPENERS[path.suffix]).open(path), 1 << 16)
-
-
-def _broken_streams() -> Any:
-    """Return what the decompressors raise for a broken file; asked for only when something was raised."""
-    import lzma  # noqa: PLC0415 - slow
-    import zlib  # noqa: PLC0415
-
-    return zlib.error | lzma.LZMAError
+    for number, line in numbered_lines(path):
+        if b"#" in line:
+            line = line.partition(b"#")[0]  # noqa: PLW2901  what follows is not data
+        if line and not line.isspace():
+            yield number, line
 
 
 def _pairs(path: Path, number: int, tokens: list[bytes], limit: int) -> tuple[list[int], list[float]]:

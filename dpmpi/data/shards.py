@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpmpi.core import Array
 from dpmpi.data.base import Settings, Shard, Source, Survey, held_out
 from dpmpi.data.libsvm import read_rows
+from dpmpi.data.streams import MOST_FEATURES, MOST_TIMES, largest_content, open_file
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.rng import public_generator
 from dpmpi.rows import Csr, Dense, Rows, check_finite, scale_rows, take
@@ -164,13 +166,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 def read_npz(path: Path) -> tuple[Rows, Array]:
     """Read what `write_npz` wrote; raise `DataError` for anything else, NaN and infinity included."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except Exception as error:  # zip, deflate and array headers break in a dozen ways
-        raise DataError(f"{path}: not an .npz of plain arrays ({type(error).__name__})") from error
+    found = _read_arrays(path)
     names = set(found)
     if names not in ({"X", "y"}, {"indptr", "indices", "data", "dimension", "y"}):
         raise DataError(
@@ -180,9 +176,12 @@ def read_npz(path: Path) -> tuple[Rows, Array]:
     for name, values in found.items():
         if values.dtype.kind not in "fiub" or (values.dtype.kind == "f" and name in ("indptr", "indices", "dimension")):
             raise DataError(f"{path}: the array {name} holds {values.dtype}, expected numbers")
-    labels = np.ascontiguousarray(found["y"], np.float64)
     try:
-        rows = _rows(found)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is too large for a float64 becomes infinite
+            labels = np.ascontiguousarray(found["y"], np.float64)
+            rows = _rows(found)
+        if rows.dimension > MOST_FEATURES:
+            raise DataError(f"expected at most {MOST_FEATURES} features, found {rows.dimension}: is it damaged?")
         check_finite(rows)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
@@ -191,6 +190,36 @@ def read_npz(path: Path) -> tuple[Rows, Array]:
     if not np.isfinite(labels).all():
         raise DataError(f"{path}: the label of row {int(np.argmin(np.isfinite(labels)))} is not finite")
     return rows, labels
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an archive, each read to its end, where its checksum is compared; nothing is unpickled."""
+    import zipfile  # noqa: PLC0415 - slow, and only where there is such a file
+
+    found: dict[str, NDArray[Any]] = {}
+    with open_file(path) as stream:
+        limit = largest_content(os.fstat(stream.fileno()).st_size)
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                members = archive.infolist()
+                if sum(member.file_size for member in members) > limit:
+                    raise DataError(
+                        f"{path}: becomes larger than {limit >> 20} MB, {MOST_TIMES} times its size: "
+                        "if that is right, write it with numpy.savez, or as sparse arrays"
+                    )
+                for member in members:
+                    name = member.filename.removesuffix(".npy")
+                    if name in found or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                        raise ValueError(f"{name} is there twice, or packed as numpy does not")
+                    with archive.open(member) as content:
+                        found[name] = np.lib.format.read_array(content, allow_pickle=False)
+                        if content.read(1):
+                            raise ValueError(f"{name} is longer than it says")
+        except DataError:
+            raise
+        except Exception as error:  # zip, deflate and array headers break in a dozen ways
+            raise DataError(f"{path}: not an .npz of plain arrays ({type(error).__name__})") from error
+    return found
 
 
 def _rows(found: dict[str, Any]) -> Rows:

@@ -1,4 +1,4 @@
-"""Random records of a linear model, with noise in the labels.
+"""Random records of a linear model, with noise in the labels, or random documents on a topic.
 
 With g normal (on all columns, or on k random columns of a sparse row), w standard normal, and column j = 1 ... m of
 standard deviation d_j = j^-decay,
@@ -10,6 +10,18 @@ standard deviation d_j = j^-decay,
 
 decay = 0 is the hardest case for private learning: all directions matter alike. Real data have a few strong directions
 and many weak ones, as decay = 0.5 does.
+
+With zipf > 0 the rows are documents, as the columns of RCV1 are words: frequencies fall by the law of Zipf and
+Mandelbrot, and one topic runs through the vocabulary, which half of the words speak for (w_j = +1), the others against
+(w_j = -1). A document has s standard normal, how much it is for the topic, and with k words
+
+    p_j ~ (j + shift)^-zipf,   sum_j p_j = 1                                                                     (5)
+    columns: drawn one after the other with probabilities ~ p_j exp(topic s w_j) until k distinct ones are there  (6)
+    a_j ~ (1 + log c_j) log(1 + 1/(k p_j)),   P(c_j = c) = 0.6 0.4^(c-1),   |a| = 1                              (7)
+
+and the label that (2) to (4) give to s. (7) is term frequency times inverse document frequency. But for repeated words,
+the likelihood of s is exp(topic s D) / Z(s)^k, D the words for minus those against: y = +1 is the likelier the larger D
+is, so the best classifier is linear in which words occur. It errs on documents that are hardly for or against.
 
 Row r and its label are a function of (seed, r) and of these options only. They are drawn in blocks of 128 rows, each
 with its own generator, and a block is computed in tiles whose shape depends on nothing but the row length: the same
@@ -40,7 +52,10 @@ _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, 
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0`; `samples` counts training rows."""
+    """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0,zipf=0,shift=0,topic=0.5`.
+
+    `samples` counts training rows; `shift` and `topic` belong to documents, zipf > 0.
+    """
 
     private: ClassVar[bool] = False
 
@@ -51,13 +66,16 @@ class Synthetic:
     density: float = 1.0
     flip: float = 0.05
     decay: float = 0.0
+    zipf: float = 0.0
+    shift: float = 0.0
+    topic: float = 0.5
 
     @classmethod
     def parse(cls, text: str, settings: Settings) -> Self:
         """Return the source for `key=value` options separated by commas; the task defaults to the loss's own."""
         known: dict[str, Callable[[str], object]] = {
             "samples": int, "features": int, "task": str, "density": float, "flip": float,
-            "decay": float,
+            "decay": float, "zipf": float, "shift": float, "topic": float,
         }  # fmt: skip
         options = parse_options("synthetic", text, known)
         if settings.samples is not None:
@@ -65,6 +83,9 @@ class Synthetic:
         options.setdefault("task", _TASK_OF_LOSS.get(settings.loss, "svm"))
         if options["task"] != "svm" and "flip" in options:
             raise ConfigError(f"synthetic: flip belongs to task=svm, and the task is {options['task']}: leave it out")
+        if not options.get("zipf"):
+            for name in {"shift", "topic"} & options.keys():
+                raise ConfigError(f"synthetic: {name} belongs to documents, and zipf is 0: set zipf, or leave it out")
         source = cls(settings, **options)  # type: ignore[arg-type]  # each value was made by its own converter
         source.check()
         return source
@@ -85,10 +106,16 @@ class Synthetic:
                 raise ConfigError(f"synthetic: {name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 < self.density <= 1.0:
             raise ConfigError(f"synthetic: density must be above 0 and at most 1, got {self.density}")
-        if not 0.0 <= self.flip <= 0.5:
-            raise ConfigError(f"synthetic: flip must lie in 0 ... 0.5, got {self.flip}")
-        if not 0.0 <= self.decay <= 4.0:
-            raise ConfigError(f"synthetic: decay must lie in 0 ... 4, got {self.decay}")
+        for name, top in (("flip", 0.5), ("decay", 4.0), ("zipf", 4.0), ("shift", 1e5)):
+            if not 0.0 <= getattr(self, name) <= top:
+                raise ConfigError(f"synthetic: {name} must lie in 0 ... {top:g}, got {getattr(self, name)}")
+        if not 0.0 < self.topic <= 4.0:
+            raise ConfigError(f"synthetic: topic must be above 0 and at most 4, got {self.topic}")
+        if self.zipf and (self.density == 1.0 or self.decay):
+            raise ConfigError(
+                f"synthetic: documents, zipf={self.zipf:g}, need a density below 1 and no decay, "
+                f"got density={self.density:g}, decay={self.decay:g}: change them, or leave zipf out"
+            )
 
     @property
     def nonzeros(self) -> int:
@@ -123,10 +150,7 @@ class Synthetic:
         sparse, k = self.density < 1.0, self.nonzeros
         values, labels = np.empty((len(wanted), k)), np.empty(len(wanted))
         columns = np.empty((len(wanted), k if sparse else 0), np.intp)
-        w = public_generator(self.settings.seed, "separator").standard_normal(self.features)
-        w *= 1.0 / math.sqrt(np.einsum("i,i", w, w))
-        d = None if self.decay == 0.0 else np.arange(1.0, self.features + 1.0) ** -self.decay
-        gain = math.sqrt(self.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
+        kind = _Documents.of(self) if self.zipf else _Records.of(self)
         height = min(_BLOCK, 1 << (max(1, _TILE_NUMBERS // k).bit_length() - 1))
         spare = _Tile(np.empty((height, k)), np.empty((height, columns.shape[1]), np.intp), np.empty(height))
         for block in range(wanted.start // _BLOCK, -(-wanted.stop // _BLOCK) if wanted else 0):
@@ -139,7 +163,7 @@ class Synthetic:
                 inside = start >= 0 and start + height <= len(wanted)
                 here = slice(start, start + height)
                 tile = _Tile(values[here], columns[here], labels[here]) if inside else spare
-                self._fill(tile, draw, noise[first : first + height], w, d, gain)
+                self._label(tile, kind.fill(tile, draw), noise[first : first + height])
                 if not inside and start + height > 0:
                     overlap = slice(max(start, 0), start + height)
                     for whole, part in ((values, tile.values), (columns, tile.columns), (labels, tile.labels)):
@@ -150,22 +174,8 @@ class Synthetic:
         indptr = np.arange(len(wanted) + 1, dtype=np.intp) * k
         return Csr(indptr, columns.reshape(-1), values.reshape(-1), self.features), labels
 
-    def _fill(
-        self, tile: _Tile, draw: np.random.Generator, noise: Array, w: Array, d: Array | None, gain: float
-    ) -> None:
-        """Draw the rows of a tile and label them."""
-        for row in tile.columns if self.density < 1.0 else ():
-            row[:] = draw.choice(self.features, len(row), replace=False, shuffle=False)
-            row.sort()
-        a = draw.standard_normal(out=tile.values)
-        if d is not None:
-            a *= d[tile.columns] if self.density < 1.0 else d
-        # einsum and not BLAS, whose last bits depend on how many threads share the work.
-        # Below 1 by more than `scale_rows` allows for rounding, so that it never moves a row.
-        unit = 1.0 - 4.0 * (self.features + 8) * 2.0**-53
-        a *= (unit / np.sqrt(np.einsum("ij,ij->i", a, a)))[:, np.newaxis]  # (1)
-        score = np.einsum("ij,ij->i", a, w[tile.columns]) if self.density < 1.0 else np.einsum("ij,j->i", a, w)
-        score *= gain
+    def _label(self, tile: _Tile, score: Array, noise: Array) -> None:
+        """Label the rows of a tile by their scores s."""
         if self.task == "regression":
             tile.labels[:] = np.clip(score + 0.1 * noise, -1.0, 1.0)  # (4)
         elif self.task == "logistic":
@@ -188,3 +198,97 @@ class _Tile:
     values: Array
     columns: Positions
     labels: Array
+
+
+def _scale(rows: Array, features: int) -> None:
+    """Scale the rows to norm 1, in place."""
+    # Below 1 by more than `scale_rows` allows for rounding, so that it never moves a row.
+    unit = 1.0 - 4.0 * (features + 8) * 2.0**-53
+    # einsum and not BLAS, whose last bits depend on how many threads share the work.
+    rows *= (unit / np.sqrt(np.einsum("ij,ij->i", rows, rows)))[:, np.newaxis]
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Normal rows, dense or sparse."""
+
+    features: int
+    sparse: bool
+    w: Array
+    d: Array | None
+    gain: float
+
+    @classmethod
+    def of(cls, source: Synthetic) -> Self:
+        """Return what the rows of this source have in common."""
+        w = public_generator(source.settings.seed, "separator").standard_normal(source.features)
+        w *= 1.0 / math.sqrt(np.einsum("i,i", w, w))
+        d = None if source.decay == 0.0 else np.arange(1.0, source.features + 1.0) ** -source.decay
+        gain = math.sqrt(source.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
+        return cls(source.features, source.density < 1.0, w, d, gain)
+
+    def fill(self, tile: _Tile, draw: np.random.Generator) -> Array:
+        """Draw the rows of a tile; return their s."""
+        for row in tile.columns if self.sparse else ():
+            row[:] = draw.choice(self.features, len(row), replace=False, shuffle=False)
+            row.sort()
+        a = draw.standard_normal(out=tile.values)
+        if self.d is not None:
+            a *= self.d[tile.columns] if self.sparse else self.d
+        _scale(a, self.features)  # (1)
+        s = np.einsum("ij,ij->i", a, self.w[tile.columns]) if self.sparse else np.einsum("ij,j->i", a, self.w)
+        return np.asarray(self.gain * s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    """Sparse rows of word weights."""
+
+    order: Positions
+    """The columns, those against the topic first."""
+    ends: Array
+    """p_j summed up in this order."""
+    against: float
+    """The sum of p_j over the columns against the topic."""
+    p: Array
+    w: Array
+    rarity: Array
+    """log(1 + 1/(k p_j))"""
+    topic: float
+
+    @classmethod
+    def of(cls, source: Synthetic) -> Self:
+        """Return the vocabulary of this source."""
+        p = (np.arange(1.0, source.features + 1.0) + source.shift) ** -source.zipf  # (5)
+        p /= p.sum()
+        w = np.where(public_generator(source.settings.seed, "separator").random(source.features) < 0.5, -1.0, 1.0)
+        order = np.argsort(w, kind="stable")
+        ends = np.cumsum(p[order])
+        against = float(ends[np.count_nonzero(w < 0.0) - 1]) if w.min() < 0.0 else 0.0
+        ends[-1] = math.inf  # whatever a draw is rounded to, it falls to a column
+        return cls(order, ends, against, p, w, np.log1p(1.0 / (source.nonzeros * p)), source.topic)
+
+    def fill(self, tile: _Tile, draw: np.random.Generator) -> Array:
+        """Draw the rows of a tile; return their s."""
+        s = draw.standard_normal(len(tile.columns))
+        for row, strength in zip(tile.columns, s, strict=True):
+            row[:] = self._words(len(row), self.topic * float(strength), draw)
+            row.sort()
+        tile.values[:] = 1.0 + np.log(draw.geometric(0.6, tile.values.shape))
+        tile.values *= self.rarity[tile.columns]
+        _scale(tile.values, len(self.p))  # (7)
+        return s
+
+    def _words(self, k: int, tilt: float, draw: np.random.Generator) -> Positions:
+        """Return k distinct columns, (6) with tilt = topic s."""
+        minus, plus = self.against * math.exp(-tilt), (1.0 - self.against) * math.exp(tilt)
+        # A uniform number, stretched so that it falls to a column for the topic with the probability that (6) gives it.
+        u = np.interp(draw.random(2 * k), [0.0, minus / (minus + plus), 1.0], [0.0, self.against, 1.0])
+        words, first = np.unique(self.order[np.searchsorted(self.ends, u, side="right")], return_index=True)
+        if len(words) >= k:
+            return np.asarray(words[np.argsort(first)[:k]])
+        # Drawing has no memory. The order in which the other columns would come is that of exponential waiting times,
+        # which costs as much as there are columns, but ends also where a few columns take nearly all draws.
+        wait = draw.standard_exponential(len(self.p)) * np.exp(-tilt * self.w) / self.p
+        wait[words] = 0.0
+        return np.argpartition(wait, k - 1)[:k]

@@ -1,41 +1,61 @@
-"""The plain exchange: one hop, vectors as float64.
+"""The plain exchange: one hop, vectors as float64 or, on a narrow wire, as float32.
 
 The answer to `Mix` is sum_j w_ij v_j, multiplied and added up one rank after the other in rank order, so that its bits
 do not depend on the transport or on which message came first.
+
+On a float32 wire v_j is what was sent, the rank's own included: every rank sees the same numbers. Products and sums are
+taken in float64. Rounding what was released is post-processing and costs no privacy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpmpi.core import Array, Gather, Mix, NeighbourSum, Request, Sum
 from dpmpi.wire import Channel, Neighbourhood, Transport
+
+Numbers: TypeAlias = NDArray[np.float64] | NDArray[np.float32]
+
+_FLOAT32_BITS = np.int64(~((1 << 29) - 1))
+"""Sign, exponent and the first 23 bits of the mantissa of a float64."""
+
+
+def payload_bytes(length: int, wire: str = "float64") -> int:
+    """Return the bytes of a vector on the wire: whole words of 8 bytes."""
+    return 8 * (-(-length * np.dtype(wire).itemsize // 8))
 
 
 class _Link:
     """A channel with its buffers seen as vectors, and the terms of the weighted sum in rank order."""
 
-    def __init__(self, channel: Channel, near: Neighbourhood, length: int) -> None:
+    def __init__(self, channel: Channel, near: Neighbourhood, length: int, wire: str) -> None:
         self.channel = channel
         self.near = near
         self.length = length
-        heard: list[Array] = [payload.view(np.float64) for payload in channel.incoming]
-        self.heard = dict(zip(channel.peers, heard, strict=True))
-        self.outgoing: list[Array] = [payloads[0].view(np.float64) for payloads in channel.outgoing]
-        self.answer = np.zeros_like(self.outgoing[0])
-        self.scratch = np.zeros_like(self.outgoing[0])
-        self.terms: list[list[tuple[Array, float]]] = []
+        self.narrow = wire == "float32"
+        self.multiply: Callable[..., Any] = partial(np.multiply, dtype=np.float64) if self.narrow else np.multiply
+        """Multiplies in float64, whatever comes in."""
+        received: list[Numbers] = [payload.view(wire)[:length] for payload in channel.incoming]
+        self.received = dict(zip(channel.peers, received, strict=True))
+        self.heard: dict[int, Array] = {}
+        """What `received` holds, in float64."""
+        self.outgoing: list[Numbers] = [payloads[0].view(wire)[:length] for payloads in channel.outgoing]
+        self.answer: Array = np.zeros(length)
+        self.scratch: Array = np.zeros(length)
+        self.terms: list[list[tuple[Numbers, float]]] = []
         """For each of the two outgoing buffers, (vector, weight) of this rank and its peers in rank order."""
         for own in self.outgoing:
-            terms = [(channel.rank, own, near.self_weight), *zip(channel.peers, heard, near.weights, strict=True)]
+            terms = [(channel.rank, own, near.self_weight), *zip(channel.peers, received, near.weights, strict=True)]
             self.terms.append([(vector, weight) for _, vector, weight in sorted(terms, key=lambda term: term[0])])
 
     def weighted_sum(self, turn: int, out: Array) -> Array:
         """Write sum_j w_j v_j to `out`, in rank order."""
-        multiply, add, scratch = np.multiply, np.add, self.scratch
+        multiply, add, scratch = self.multiply, np.add, self.scratch
         terms = iter(self.terms[turn])
         vector, weight = next(terms)
         multiply(vector, weight, out)
@@ -47,18 +67,33 @@ class _Link:
     def plain_sum(self, out: Array) -> Array:
         """Write the sum of the peers' vectors to `out`, in rank order."""
         out.fill(0.0)
-        for vector in self.heard.values():
+        for vector in self.received.values():
             np.add(out, vector, out)
         return out
 
+    def gathered(self) -> dict[int, Array]:
+        """Return the peers' vectors."""
+        if not self.heard:
+            self.heard = {peer: vector.astype(np.float64, copy=False) for peer, vector in self.received.items()}
+        elif self.narrow:
+            for wide, vector in zip(self.heard.values(), self.received.values(), strict=True):
+                np.copyto(wide, vector)
+        return self.heard
+
 
 class PlainExchange:
-    """Serves one rank's requests with one message to, and one from, each peer."""
+    """Serves one rank's requests with one message to, and one from, each peer.
 
-    def __init__(self, transport: Transport, rank: int, size: int) -> None:
+    On a float32 wire the vector of a `Gather` or `NeighbourSum` is itself cut down to what is sent: a method that goes
+    on with its own vector and its neighbours' must have the same ones as they. It is rounded towards zero, because a
+    box or ball that held the vector must hold it afterwards.
+    """
+
+    def __init__(self, transport: Transport, rank: int, size: int, wire: str = "float64") -> None:
         others = tuple(j for j in range(size) if j != rank)
         self._transport = transport
         self._rank = rank
+        self._wire = wire
         self._everyone = Neighbourhood(others, (1.0,) * len(others), 1.0)
         self._links: dict[tuple[Neighbourhood, int], _Link] = {}
         self._recent: _Link | None = None
@@ -79,9 +114,12 @@ class PlainExchange:
         turn = channel.flip()
         out = link.outgoing[turn]
         if isinstance(request, Mix) and request.plus is not None:
-            np.multiply(request.plus.value, request.times, out)
-            np.add(out, vector, out)
+            np.multiply(request.plus.value, request.times, link.scratch)
+            np.add(link.scratch, vector, out)
         else:
+            if link.narrow and (kind is Gather or kind is NeighbourSum):
+                bits = vector.view(np.int64)
+                np.bitwise_and(bits, _FLOAT32_BITS, bits)
             np.copyto(out, vector)
         yield channel.stamp(round_, self._hop)
         self._hop += 1
@@ -90,12 +128,12 @@ class PlainExchange:
         if kind is NeighbourSum:
             return link.plain_sum(link.answer if request.out is None else request.out)
         if kind is Gather:
-            return link.heard
+            return link.gathered()
         raise TypeError(f"the plain exchange serves Mix, NeighbourSum, Gather and Sum, got {kind.__name__}")
 
     def _link(self, near: Neighbourhood, length: int) -> _Link:
         link = self._links.get((near, length))
         if link is None:
-            channel = self._transport.channel(self._rank, near.peers, 8 * length, tag=0)
-            link = self._links[near, length] = _Link(channel, near, length)
+            channel = self._transport.channel(self._rank, near.peers, payload_bytes(length, self._wire), tag=0)
+            link = self._links[near, length] = _Link(channel, near, length, self._wire)
         return link

@@ -18,6 +18,7 @@ Sums over neighbourhoods would add up to more than they show one by one (crypto/
 from __future__ import annotations
 
 from collections.abc import Generator
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,23 @@ class SharesExchange:
         self._masks = masks
         self._links: dict[int, _Link] = {}
         self._round = self._hop = 0
+        self.crypto_seconds: dict[int, float] = {rank: 0.0}
+        """What the rank spent on encoding, splitting, masking and adding up; sealing comes on top."""
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Share the request's vector, add up everybody's, return what the request asks of the sum."""
+        steps = self._serve(request, near, round_)
+        while True:
+            begin = perf_counter()
+            try:
+                channel = next(steps)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.crypto_seconds[self._rank] += perf_counter() - begin
+            yield channel
+
+    def _serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         kind, factor = type(request), self._factor(request, near)
         plus = request.plus if isinstance(request, Mix) else None
         hidden = plus if isinstance(plus, Hidden) else request.vector if isinstance(request.vector, Hidden) else None

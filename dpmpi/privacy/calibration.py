@@ -16,6 +16,7 @@ of the q records in expectation.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -43,9 +44,14 @@ def _check_target(releases: int, epsilon: float, delta: float) -> None:
 
 
 def calibrate(
-    events: Callable[[float], Mapping[ReleaseEvent, int]], epsilon: float, delta: float, cache: Path | None = None
-) -> float:
-    """Return the smallest noise (1), rounded up: `events(sigma)` are the releases under noise of level `sigma`."""
+    events: Callable[[float], Mapping[ReleaseEvent, int]], epsilon: float, delta: float, cache: Path | None = None,
+    spent: Mapping[ReleaseEvent, int] | None = None,
+) -> float:  # fmt: skip
+    """Return the smallest noise (1), rounded up: `events(sigma)` are the releases under noise of level `sigma`.
+
+    They come after what was `spent`; raise `ConfigError` if that leaves nothing.
+    """
+    spent = spent or {}
     unit = events(1.0)
     _check_target(sum(unit.values()), epsilon, delta)
     for event in unit:
@@ -67,11 +73,18 @@ def calibrate(
     mu = gdp_mu(epsilon, delta)
     # 1/z^2 of all releases together: at noise sigma it is square / sigma^2, if no pure loss comes on top
     square = math.fsum(count * (e.sensitivity / e.scale) ** 2 for e, count in unit.items())
-    if min(sampled.values()) == 1 and all(event.noise == "gaussian" for event in unit):
-        return _round_up(math.sqrt(square) / mu)
+    if min(sampled.values()) == 1 and all(event.noise == "gaussian" for event in (*unit, *spent)):
+        left = mu
+        if spent:  # squares add up
+            left = math.sqrt(max(0.0, mu**2 - math.fsum(k * (e.sensitivity / e.scale) ** 2 for e, k in spent.items())))
+        if left <= 1e-3 * mu:
+            raise ConfigError(f"what was spent leaves nothing of epsilon {epsilon:g}")
+        return _round_up(math.sqrt(square) / left)
+    if spent and certified_epsilon(Counter(spent), delta, cache) >= _TIGHT * epsilon:
+        raise ConfigError(f"what was spent leaves nothing of epsilon {epsilon:g}")
 
     def cost(sigma: float) -> float:
-        return certified_epsilon(events(sigma), delta, cache)
+        return certified_epsilon(Counter(events(sigma)) + Counter(spent), delta, cache)
 
     if delta == 0:
         guess = math.fsum(count * e.sensitivity / e.scale for e, count in unit.items()) / epsilon

@@ -63,6 +63,8 @@ class Ledger:
         if allowance is not None:
             self._expected = min(self._expected, allowance)
         self._allowance = allowance
+        self.block: int | None = None
+        """The most charges to reserve at a time; by default a fraction of what is foreseen."""
         self._spent: Counter[Event] = Counter()
         self._closed = False
         try:
@@ -97,6 +99,16 @@ class Ledger:
             spent[event] -= count
         return +spent
 
+    def settle(self) -> None:
+        """Give back what is reserved and not charged: a crash from here on counts no more than what comes after."""
+        if not self._closed:
+            self._give_back()
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """How many lines the file has, and the hash of the last one."""
+        return self._seq, self._prev
+
     def close(self) -> None:
         """Write how many charges of the last reservation were not used; nothing can be charged after this."""
         if not self._closed:
@@ -115,7 +127,8 @@ class Ledger:
         made = self._spent.total()
         if self._allowance is not None and made >= self._allowance:
             raise BudgetExceeded(f"the budget allows {self._allowance} charges, and all are made")
-        block = max(1, min(max(BLOCK, -(-self._expected // BLOCKS)), self._expected - made))
+        block = max(BLOCK, -(-self._expected // BLOCKS)) if self.block is None else self.block
+        block = max(1, min(block, self._expected - made))
         reserved = self._foreseen(event, block)
         self._write("reserve", {"events": [[e.to_dict(), count] for e, count in reserved], "round": round_})
         for e, count in reserved:
@@ -181,12 +194,19 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
         try:
             entry = json.loads(line)
             found = entry.pop("hash")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LedgerError(f"{path}:{seq + 1}: not a ledger entry ({error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise LedgerError(f"{path}:{seq + 1}: not a ledger entry ({error!s:.200})") from error
         if entry.get("seq") != seq or entry.get("prev") != prev or _hash(entry) != found:
             raise LedgerError(f"{path}:{seq + 1}: the hash chain is broken here")
         prev = found
         yield entry
+
+
+def has_line(path: Path, count: int, digest: str) -> bool:
+    """Return whether a ledger has at least `count` lines, of which the last has this hash: it has not been cut back."""
+    if not path.exists():
+        return False
+    return any(entry["seq"] + 1 == count and _hash(entry) == digest for entry in read_ledger(path))
 
 
 def recorded_spending(path: Path) -> Counter[ReleaseEvent]:
@@ -227,8 +247,8 @@ def recorded_runs(path: Path) -> list[tuple[dict[str, Any], Counter[ReleaseEvent
                 reserved = []
             else:
                 raise ValueError(f"unknown type {entry['type']!r}")
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error})") from error
+        except (KeyError, TypeError, ValueError, IndexError, LedgerError) as error:
+            raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error!s:.200})") from error
     return runs
 
 

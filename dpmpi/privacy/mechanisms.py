@@ -68,6 +68,10 @@ class NoNoise(_Visible):
     def prepare(self) -> None:
         """Draw nothing."""
 
+    def streams(self) -> tuple[PrivateStream, ...]:
+        """Return none."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
@@ -144,6 +148,10 @@ class NoiseMechanism(_Visible):
     def prepare(self) -> None:
         """Draw the noise of the next `perturb`."""
         self.noise.prepare()
+
+    def streams(self) -> tuple[PrivateStream, ...]:
+        """Return what the noise is drawn from."""
+        return self.noise.streams()
 
 
 class GaussianMechanism(NoiseMechanism):
@@ -275,6 +283,10 @@ class SumMechanism:
 
     def prepare(self) -> None:
         """Draw nothing ahead."""
+
+    def streams(self) -> tuple[PrivateStream, ...]:
+        """Return what the parts are drawn from."""
+        return (self._stream,)
 
     def _steps(self, scale: float) -> float:
         """Return the standard deviation of the part, in steps of 2^-f."""

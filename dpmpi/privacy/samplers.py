@@ -128,6 +128,13 @@ class GridNoise(ABC):
             self._unsafe = self._draw()
             self._ready = True
 
+    def streams(self) -> tuple[PrivateStream, ...]:
+        """Return what it draws from, a vector that waits to be used given back."""
+        if self._ready:
+            self._stream.give_back(len(self._words))
+            self._ready = False
+        return self._stream, self._more
+
     def add(self, value: Array, scale: float) -> None:
         """Replace each value[i] by the multiple of `grid(scale)` nearest to value[i] + scale X_i, by (4)."""
         if value.shape != (self.dimension,) or value.dtype != np.float64:

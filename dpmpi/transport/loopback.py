@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,6 +18,7 @@ class LoopbackTransport:
     def __init__(self, size: int) -> None:
         self.size = size
         self.ranks: Sequence[int] = range(size)
+        self.tolerant = False
         self._mail: defaultdict[tuple[int, int, int], deque[Bytes]] = defaultdict(deque)
 
     def channel(
@@ -60,6 +61,10 @@ class LoopbackTransport:
     def gather(self, row: Array) -> Array | None:
         """Return the rows as they are: this process is everybody."""
         return row
+
+    def vote(self, wishes: Array) -> Callable[[], Array]:
+        """Agree at once: this process is everybody."""
+        return lambda: wishes
 
     def close(self) -> None:
         """Do nothing: what was sent has arrived."""

@@ -1,14 +1,24 @@
-"""Counts what a transport really carries, and the seconds spent waiting for it."""
+"""Counts what a transport really carries, and the seconds spent waiting for it: for whom, and when."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TypeAlias
 
 from dpmpi.core import Array
 from dpmpi.wire import SHARES_TAG, TRAILER_BYTES, Channel, Transport
+
+BUCKETS = 256
+"""A time line has at most so many buckets, however long the run."""
+FIRST_WIDTH = 1.0 / 64.0
+"""Seconds of a bucket at first; doubled whenever the buckets do not reach far enough."""
+
+
+Key: TypeAlias = Channel | tuple[int, int]
+"""Whom a rank waited for: one of the peers of a channel, or a certain one as (rank, peer)."""
 
 
 @dataclass
@@ -47,6 +57,50 @@ class Traffic:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+class Timeline:
+    """Seconds over time, by whom they were spent on, in at most `BUCKETS` buckets of equal width.
+
+    A key's first entry makes its row; from then on nothing is allocated. When an entry lies beyond the last bucket,
+    buckets are merged two by two and their width doubles.
+    """
+
+    def __init__(self, origin: float) -> None:
+        self.origin = origin
+        self.width = FIRST_WIDTH
+        self.rows: dict[Key, list[float]] = {}
+        """The seconds of each key in each bucket."""
+        self._now, self._low, self._high = 0, origin, origin + FIRST_WIDTH
+        """The bucket of the last entry, and where it lies: most entries lie in the same."""
+
+    def add(self, key: Key, begin: float, end: float) -> None:
+        """Note the seconds from `begin` to `end`, each in the bucket in which it lies."""
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = [0.0] * BUCKETS
+        if begin < self._low or end >= self._high:
+            begin = self._move(row, begin, end)
+        row[self._now] += end - begin
+
+    def _move(self, row: list[float], begin: float, end: float) -> float:
+        """Go on to the bucket in which `end` lies; note the seconds before it, and return where it begins."""
+        while end >= self.origin + BUCKETS * self.width:
+            self._merge()
+        first, self._now = (min(int((t - self.origin) / self.width), BUCKETS - 1) for t in (begin, end))
+        for k in range(first, self._now):
+            edge = self.origin + (k + 1) * self.width
+            row[k] += edge - begin
+            begin = edge
+        self._low, self._high = (self.origin + (self._now + k) * self.width for k in (0, 1))
+        return begin
+
+    def _merge(self) -> None:
+        self.width *= 2.0
+        for row in self.rows.values():
+            for k in range(BUCKETS // 2):
+                row[k] = row[2 * k] + row[2 * k + 1]
+            row[BUCKETS // 2 :] = [0.0] * (BUCKETS // 2)
+
+
 class Meter:
     """A transport that counts what the transport inside it does.
 
@@ -58,11 +112,17 @@ class Meter:
         self.inside = inside
         self.size = inside.size
         self.ranks = inside.ranks
+        self.tolerant = inside.tolerant
         self.start = inside.start  # channels count their own use: no call in between
         self.done = inside.done
         self._channels: list[Channel] = []
-        self._brief: defaultdict[Channel, float] = defaultdict(float)
-        self._long: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._started = time.time()
+        self._waits = Timeline(perf_counter())
+
+    def begin(self) -> None:
+        """Let the time line of waits begin now."""
+        self._started = time.time()
+        self._waits = Timeline(perf_counter())
 
     def channel(
         self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
@@ -76,11 +136,9 @@ class Meter:
         """Wait, and note for how long and for whom."""
         begin = perf_counter()
         self.inside.wait(channel)
+        end = perf_counter()
         position = channel.awaited
-        if position is None:
-            self._brief[channel] += perf_counter() - begin
-        else:
-            self._long[channel.rank, channel.peers[position]] += perf_counter() - begin
+        self._waits.add(channel if position is None else (channel.rank, channel.peers[position]), begin, end)
 
     def total(self, buffer: Array) -> None:
         """Pass on; evaluation is not training traffic and is not counted."""
@@ -94,6 +152,10 @@ class Meter:
         """Pass on, not counted."""
         return self.inside.gather(row)
 
+    def vote(self, wishes: Array) -> Callable[[], Array]:
+        """Pass on, not counted."""
+        return self.inside.vote(wishes)
+
     def close(self) -> None:
         """Pass on."""
         self.inside.close()
@@ -106,10 +168,32 @@ class Meter:
                 k, tags = channel.exchanges, channel.exchanges * channel.overhead
                 payload = k * channel.payload_bytes - tags
                 shares = payload if channel.tag == SHARES_TAG else 0
-                brief = self._brief[channel] / max(1, len(channel.peers))
                 for peer in channel.peers:
-                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload, shares, tags, tags, brief))
-        for (waiter, peer), seconds in self._long.items():
-            if waiter == rank:
-                result[peer].wait_seconds += seconds
+                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload, shares, tags, tags))
+        for peers, row in self._waited(rank):
+            share = sum(row) / len(peers)
+            for peer in peers:
+                result[peer].wait_seconds += share
         return dict(sorted(result.items()))
+
+    def waits(self, rank: int, names: Sequence[int]) -> dict[str, object]:
+        """Return the time line of whom `rank` waited for, JSON-ready, ranks by their names.
+
+        `buckets[k]` holds the seconds waited for each peer between started + k width and started + (k + 1) width.
+        """
+        buckets: list[dict[int, float]] = [{} for _ in range(BUCKETS)]
+        for peers, row in self._waited(rank):
+            for bucket, seconds in zip(buckets, row, strict=True):
+                for peer in peers if seconds else ():
+                    bucket[peer] = bucket.get(peer, 0.0) + seconds / len(peers)
+        while buckets and not buckets[-1]:
+            buckets.pop()
+        told = [{str(names[peer]): round(seconds, 6) for peer, seconds in sorted(b.items())} for b in buckets]
+        return {"rank": names[rank], "started": self._started, "width": self._waits.width, "buckets": told}
+
+    def _waited(self, rank: int) -> Iterator[tuple[tuple[int, ...], Sequence[float]]]:
+        """Yield whom `rank` waited for, several where it is not known for which of them, and its seconds over time."""
+        for key, row in self._waits.rows.items():
+            waiter, peers = (key.rank, key.peers) if isinstance(key, Channel) else (key[0], key[1:])
+            if waiter == rank and peers:
+                yield peers, row

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.errors import NeighbourSilent
+from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.wire import Channel
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -27,6 +31,8 @@ CARD_BYTES = 256
 """A text that fits, with its length, is collected in one step."""
 YIELDS = 12
 """How often to poll at once, yielding the core in between, before napping."""
+SLOW_SHARE = 8
+"""A wait of this fraction of the deadline is worth a word."""
 SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
 """Seconds. Who only yields stays in the run queue and takes its share of the core from those who compute."""
 
@@ -54,6 +60,11 @@ def usable_cores() -> int:
     return bound if bound > 1 else os.cpu_count() or 1
 
 
+def fault_tolerant(environment: Mapping[str, str]) -> bool:
+    """Return whether this MPI was started such that the survivors of a death can go on (Open MPI's ULFM)."""
+    return environment.get("OMPI_MCA_mpi_ft_enable", "0") not in ("", "0", "false")
+
+
 def open_world(deadline: float = 120.0) -> MpiTransport:
     """Initialise MPI and return the transport over a private copy of COMM_WORLD.
 
@@ -63,12 +74,41 @@ def open_world(deadline: float = 120.0) -> MpiTransport:
     crowded = local_ranks(os.environ) > usable_cores()
     if crowded:
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    if fault_tolerant(os.environ):  # a host that falls silent is noticed by its heartbeat, and by all
+        for name, value in (("detector", "1"), ("propagator_with_rbcast", "1")):
+            os.environ.setdefault(f"OMPI_MCA_mpi_ft_{name}", value)
+        os.environ.setdefault("OMPI_MCA_mpi_add_procs_cutoff", "1000000")  # else a survivor asks a lost host who is who
+        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")  # else survivors wait for the dead at their end
     import mpi4py  # noqa: PLC0415 - importing initialises MPI
 
     mpi4py.rc.thread_level = "single"  # one thread per rank: MPI need not lock
     from mpi4py import MPI  # noqa: PLC0415
 
     return MpiTransport(MPI, MPI.COMM_WORLD, deadline)
+
+
+def _telling(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Let a method raise `RankLost` where MPI says that a rank has died."""
+
+    @wraps(method)
+    def telling(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            raise translated(error) from error
+
+    return telling
+
+
+def translated(error: Exception) -> Exception:
+    """Return `RankLost` for what MPI raises when it is fault tolerant, and anything else as it is.
+
+    An operation that fails because of a death has many codes: of the process, of a request in a list, or of a
+    communicator that another survivor revoked. With fault tolerance on, nothing else makes these operations fail.
+    """
+    if fault_tolerant(os.environ) and type(error).__module__.startswith("mpi4py"):
+        return RankLost(f"a rank has died ({error})")
+    return error
 
 
 class MpiTransport:
@@ -84,9 +124,13 @@ class MpiTransport:
         self.rank: int = world.Get_rank()
         self.size: int = world.Get_size()
         self.ranks: Sequence[int] = (self.rank,)
+        self.tolerant = fault_tolerant(os.environ)
+        self.on_slow: Callable[[int, tuple[int, ...], float], None] | None = None
+        """Told once in a long wait: the round, for whom, and the seconds so far."""
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
         self._startall: Callable[[list[Any]], None] = mpi.Prequest.Startall
 
+    @_telling
     def channel(
         self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
     ) -> Channel:
@@ -100,9 +144,12 @@ class MpiTransport:
         """Start the receives, then the sends."""
         requests: _Requests = channel.handle
         sends = requests.sends[channel.turn]
-        if not self._testall(sends):  # cannot be, see Channel; but a buffer that travels must not be sent again
-            self._poll(sends, channel)
-        self._startall(requests.all[channel.turn])
+        try:
+            if not self._testall(sends):  # cannot be, see Channel; but a buffer that travels must not be sent again
+                self._poll(sends, channel)
+            self._startall(requests.all[channel.turn])
+        except Exception as error:
+            raise translated(error) from error
 
     def done(self, channel: Channel) -> bool:
         """Return whether a message has come from every peer."""
@@ -118,9 +165,13 @@ class MpiTransport:
         to hear from it.
         """
         channel.awaited = None
-        self._poll(channel.handle.awaited[channel.turn], channel)
+        try:
+            self._poll(channel.handle.awaited[channel.turn], channel)
+        except Exception as error:
+            raise translated(error) from error
         channel.check()
 
+    @_telling
     def close(self) -> None:
         """Wait until everything that was sent has been received."""
         for channel in self._channels:
@@ -141,19 +192,31 @@ class MpiTransport:
             channel.awaited = missing[0] if missing else channel.awaited
             return False
 
-        if not self._nap_until(ready):
+        def slow() -> None:
+            if self.on_slow is not None:
+                self.on_slow(channel.round, self._missing(channel), self._deadline / SLOW_SHARE)
+
+        if not self._nap_until(ready, slow):
             raise self._silence(channel)
 
-    def _nap_until(self, ready: Callable[[], bool]) -> bool:
-        """Poll and nap, longer each time; return False if it is not ready by the deadline."""
+    def _nap_until(self, ready: Callable[[], bool], slow: Callable[[], None] | None = None) -> bool:
+        """Poll and nap, longer each time; return False if it is not ready by the deadline.
+
+        If it takes a good part of that, call `slow`, once.
+        """
         begin, nap = time.monotonic(), SHORTEST_NAP
         while not ready():
-            if time.monotonic() - begin > self._deadline:
+            waited = time.monotonic() - begin
+            if waited > self._deadline:
                 return False
+            if slow is not None and waited > self._deadline / SLOW_SHARE:
+                slow()
+                slow = None
             time.sleep(nap)
             nap = min(2 * nap, LONGEST_NAP)
         return True
 
+    @_telling
     def total(self, buffer: Array) -> None:
         """Sum over all ranks in rank order: each rank adds up one slice of the coordinates, then all get all slices."""
         n = self.size
@@ -167,6 +230,7 @@ class MpiTransport:
         self._finish(self._aside.Iallgather(theirs[0].copy(), mine), "an evaluation")
         buffer.reshape(-1)[:] = mine.reshape(-1)[: buffer.size]
 
+    @_telling
     def collect(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of all ranks in rank order."""
         [text] = texts
@@ -185,11 +249,70 @@ class MpiTransport:
         self._finish(self._aside.Iallgatherv([mine, self._mpi.BYTE], spec), "the other ranks")
         return [joined[s : s + k].tobytes().decode() for s, k in zip(starts, lengths, strict=True)]
 
+    @_telling
     def gather(self, row: Array) -> Array | None:
         """Return the rows of all ranks as a matrix on rank 0, None elsewhere."""
         rows = np.empty((self.size, row.size)) if self.rank == 0 else None
         self._finish(self._aside.Igather(row, rows, root=0), "the other ranks")
         return rows
+
+    @_telling
+    def vote(self, wishes: Array) -> Callable[[], Array]:
+        """Begin to agree on the largest of all ranks' wishes, entry by entry."""
+        largest = np.empty_like(wishes)
+        request = self._aside.Iallreduce(wishes, largest, op=self._mpi.MAX)
+
+        @_telling
+        def result() -> Array:
+            self._finish(request, "the other ranks")
+            return largest
+
+        return result
+
+    @_telling
+    def shrink(self) -> tuple[MpiTransport, list[int]]:
+        """Return a transport among the ranks that live, and who of this one they are, in their new order.
+
+        All survivors come here: whoever notices a death revokes what the others wait on. They leave together: if one of
+        them fails on the way, because yet another has died, all try again.
+        """
+        self._rounds.Revoke()
+        self._aside.Revoke()
+        world = self._world
+        while True:
+            world, living, left = world.Shrink(), None, []
+            try:
+                living = MpiTransport(self._mpi, world, self._deadline)
+                left = [int(text) for text in living.collect([str(self.rank)])]
+            except (self._mpi.Exception, RankLost):
+                for comm in (world,) if living is None else (living._rounds, living._aside):
+                    comm.Revoke()
+            if self._agree(world, bool(left)) and living is not None:
+                return living, left
+
+    def _agree(self, world: Any, fine: bool) -> bool:
+        """Return whether all who live say so: the same on all of them, whoever dies meanwhile."""
+        try:
+            return bool(world.Agree(int(fine)))
+        except self._mpi.Exception:
+            return False
+
+    @_telling
+    def among(self, chosen: Sequence[int]) -> MpiTransport | None:
+        """Return a transport among some of the ranks, in this order; None on the others.
+
+        If a rank dies meanwhile, all of them raise `RankLost`.
+        """
+        here, found, fine = self.rank in chosen, None, False
+        try:
+            left = self._world.Split(0 if here else self._mpi.UNDEFINED, list(chosen).index(self.rank) if here else 0)
+            found = MpiTransport(self._mpi, left, self._deadline) if here else None
+            fine = True
+        except self._mpi.Exception:
+            self._world.Revoke()
+        if not self._agree(self._world, fine):
+            raise RankLost("a rank has died")
+        return found
 
     def abort(self, code: int) -> None:
         """End all ranks now."""
@@ -224,12 +347,18 @@ class MpiTransport:
             )
 
     def _silence(self, channel: Channel) -> Exception:
-        silent = [p for p, r in zip(channel.peers, channel.handle.receives, strict=True) if not r.Test()]
-        return NeighbourSilent(
+        silent = self._missing(channel)
+        error = NeighbourSilent(
             f"rank {self.rank} waited {self._deadline:g} s in round {channel.round}, hop {channel.hop}, "
             f"tag {channel.tag} for rank {', '.join(map(str, silent)) or '(own sends)'}: has it died, or is it slow "
             "(--deadline SECONDS waits longer)?"
         )
+        error.round, error.hop, error.waits_for = channel.round, channel.hop, silent
+        return error
+
+    def _missing(self, channel: Channel) -> tuple[int, ...]:
+        """Return the peers whose message has not come."""
+        return tuple(p for p, r in zip(channel.peers, channel.handle.receives, strict=True) if not r.Test())
 
 
 class _Requests:

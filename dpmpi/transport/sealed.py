@@ -7,6 +7,7 @@ travels: for each peer its own sealed bytes. What does not open raises `SealBrok
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.wire import SEAL_BYTES, Channel, Transport
@@ -40,11 +41,15 @@ class SealedTransport:
         self.inside = inside
         self.size = inside.size
         self.ranks = inside.ranks
+        self.tolerant = inside.tolerant
         self._pairs = pairs
         self._lines: dict[Channel, _Lines] = {}
+        self.crypto_seconds: dict[int, float] = dict.fromkeys(inside.ranks, 0.0)
+        """What each rank of this process spent on sealing and opening."""
         self.total = inside.total
         self.collect = inside.collect
         self.gather = inside.gather
+        self.vote = inside.vote
         self.close = inside.close
 
     def channel(
@@ -60,11 +65,13 @@ class SealedTransport:
 
     def start(self, channel: Channel) -> None:
         """Seal the payloads, each for its receiver, and send them."""
+        begin = perf_counter()
         sealed: Channel = channel.handle
         round_, hop, turn = channel.round, channel.hop, channel.turn
         for pair, plain, out in self._lines[channel].outgoing[turn]:
             pair.seal(plain, out, round_, hop)
         sealed.turn = turn
+        self.crypto_seconds[channel.rank] += perf_counter() - begin
         self.inside.start(sealed.stamp(round_, hop))
 
     def done(self, channel: Channel) -> bool:
@@ -81,6 +88,8 @@ class SealedTransport:
         self._open(channel)
 
     def _open(self, channel: Channel) -> None:
+        begin = perf_counter()
         round_, hop = channel.round, channel.hop
         for pair, message, out in self._lines[channel].incoming:
             pair.open(message, out, round_, hop)
+        self.crypto_seconds[channel.rank] += perf_counter() - begin

@@ -1,0 +1,238 @@
+"""Checkpoints: every rank's own state, on disk, and what it takes to go on from there.
+
+    RUN/checkpoint/rank-003-400.state   what rank 3 had after round 400, for its owner alone (mode 0600)
+    RUN/checkpoint/manifest.json        the last round that all ranks are known to have, written by the first rank
+
+A file is written under a temporary name, fsynced and renamed, by a thread, while the rounds go on. At the next
+checkpoint the ranks tell each other that they have the one before; only then is an older one removed. So at any moment
+there is a round that all ranks have, and a crash costs the rounds since then: at most one interval.
+
+What was released in these rounds is charged again when they are repeated, under fresh noise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpmpi.agreement import everyone
+from dpmpi.errors import CheckpointError, ConfigError
+from dpmpi.rundir import RunDirectory
+from dpmpi.snapshots import Snapshot, from_bytes, to_bytes
+from dpmpi.wire import Transport
+
+LARGEST_FILE = 1 << 34
+_NAME = re.compile(r"rank-(\d+)-(\d+)\.state")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Which run the checkpoints of a directory belong to, and the last round that all ranks are known to have."""
+
+    run: str
+    config: str
+    batch: str
+    origin: int
+    """The ranks that the run began with."""
+    members: tuple[int, ...]
+    """Those that are left, by their first names: rank k of now is member k."""
+    round: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How often to checkpoint: every so many rounds, or seconds."""
+
+    rounds: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | None) -> Interval:
+        """Return the interval that `200` (rounds) or `60s` (seconds) describes; None for never."""
+        if text is None:
+            return cls()
+        number = text.removesuffix("s")
+        try:
+            value = float(number) if number != text else int(number)
+        except ValueError:
+            value = -1
+        if not 0 < value < 1e9:
+            raise ConfigError(f"--checkpoint-every takes rounds (200) or seconds (60s), got {text!r}")
+        return cls(seconds=value) if number != text else cls(rounds=int(value))
+
+    @property
+    def never(self) -> bool:
+        """Whether there are no checkpoints."""
+        return self.rounds is None and self.seconds is None
+
+
+class Keeper:
+    """Writes the checkpoints of the ranks in this process."""
+
+    def __init__(self, directory: RunDirectory, transport: Transport, manifest: Manifest) -> None:
+        self._folder = directory.path / "checkpoint"
+        self._directory = directory
+        self._transport = transport
+        self._manifest = manifest
+        self._names = [manifest.members[rank] for rank in transport.ranks]
+        self._thread: threading.Thread | None = None
+        self._round = 0
+        self._failed: str | None = None
+
+    def keep(self, snapshots: Sequence[Snapshot]) -> None:
+        """Begin to write a checkpoint, and agree on the one before; all processes call this after the same round."""
+        self._settle()
+        contents = [to_bytes(snapshot) for snapshot in snapshots]
+        self._round, self._failed = snapshots[0].round, None
+        self._thread = threading.Thread(target=self._write, args=(self._round, contents))
+        self._thread.start()
+
+    def finish(self) -> int:
+        """Wait until the last checkpoint is on every rank's disk; return its round, 0 if there is none."""
+        self._settle()
+        return self._manifest.round
+
+    def remove(self) -> None:
+        """Remove all checkpoints of these ranks: the run has its result."""
+        if self._thread is not None:
+            self._thread.join()
+        for name in self._names:
+            for path in checkpoint_files(self._folder, name).values():
+                path.unlink(missing_ok=True)
+        if 0 in self._transport.ranks:
+            (self._folder / "manifest.json").unlink(missing_ok=True)
+        with suppress(OSError):  # another rank's is still there, or there never was one
+            self._folder.rmdir()
+
+    def _settle(self) -> None:
+        """Agree on the checkpoint that was begun last; then the older ones can go."""
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        here = [self._failed is None] * len(self._names)
+        if not all(everyone(self._transport, lambda: here)):
+            if self._failed is not None:
+                print(f"dpmpi: {self._failed}; the run goes on without it", file=sys.stderr, flush=True)
+            return
+        self._manifest = replace(self._manifest, round=self._round)
+        if 0 in self._transport.ranks:
+            write_manifest(self._directory, self._manifest)
+        for name in self._names:
+            for round_, path in checkpoint_files(self._folder, name).items():
+                if round_ < self._round:
+                    path.unlink(missing_ok=True)
+
+    def _write(self, round_: int, contents: Iterable[bytes]) -> None:
+        try:
+            for name, content in zip(self._names, contents, strict=True):
+                write_durably(self._folder / f"rank-{name:03d}-{round_}.state", content)
+        except OSError as error:
+            self._failed = f"cannot write a checkpoint to {self._folder}: {error.strerror}"
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, so that after a crash there is all of it or nothing."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(handle)
+    temporary.replace(path)
+
+
+def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:
+    """Write manifest.json."""
+    text = json.dumps(asdict(manifest), indent=1) + "\n"
+    write_durably(directory.path / "checkpoint" / "manifest.json", text.encode())
+
+
+def read_manifest(directory: RunDirectory) -> Manifest | None:
+    """Return the manifest of a run directory; None if there is none."""
+    path = directory.path / "checkpoint" / "manifest.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        found = Manifest(**values | {"members": tuple(values["members"])})
+        numbers = (found.origin, found.round, *found.members)
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 10**9 for n in numbers):
+            raise ValueError("numbers that cannot be")
+        if not all(isinstance(text, str) for text in (found.run, found.config, found.batch)):
+            raise ValueError("texts that are none")
+        if not found.members or len(found.members) > found.origin or max(found.members) >= found.origin:
+            raise ValueError("members that cannot be")
+        bytes.fromhex(found.run)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be used ({error}): it names the rounds that all ranks have") from error
+    return found
+
+
+def checkpoint_files(folder: Path, name: int) -> dict[int, Path]:
+    """Return the checkpoints of a rank by their rounds."""
+    found = {}
+    for path in folder.glob(f"rank-{name:03d}-*.state"):
+        if match := _NAME.fullmatch(path.name):
+            found[int(match[2])] = path
+    return found
+
+
+def read_checkpoint(path: Path) -> Snapshot:
+    """Return the snapshot in a file; raise `CheckpointError` for anything else."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise CheckpointError(f"{path} is larger than any checkpoint")
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from error
+    return from_bytes(content, str(path))
+
+
+def common_round(transport: Transport, directory: RunDirectory, names: Sequence[int], confirmed: int) -> int:
+    """Return the last round of which every rank has a checkpoint that can be read; 0 if there is none.
+
+    Raise `CheckpointError` if it is older than `confirmed`, which all ranks had.
+    """
+
+    def rounds(name: int) -> list[int]:
+        good = []
+        for round_, path in checkpoint_files(directory.path / "checkpoint", name).items():
+            try:
+                good.append(read_checkpoint(path).round)
+            except CheckpointError as error:
+                print(f"dpmpi: {error}", file=sys.stderr, flush=True)
+                continue
+            if good[-1] != round_:
+                good.pop()
+        return sorted(good)
+
+    told: list[list[int]] = everyone(transport, lambda: [rounds(names[rank]) for rank in transport.ranks])
+    common = max(set.intersection(*map(set, told)), default=0)
+    if common < confirmed:
+        lacking = [str(names[rank]) for rank, found in enumerate(told) if confirmed not in found]
+        raise CheckpointError(
+            f"expected a checkpoint of round {confirmed} for every rank, found none for rank {', '.join(lacking)} in "
+            f"{directory.path}: copy it there from the host that it ran on"
+        )
+    return common
+
+
+def check_owner(snapshot: Snapshot, expected: dict[str, Any], where: str) -> None:
+    """Raise `CheckpointError` unless the snapshot's facts are the expected ones."""
+    reasons = {
+        "run": "it is of another run", "config": "the settings are not those it was made with",
+        "rank": "it is another rank's", "shard": "the rank's rows are not those it was made with",
+    }  # fmt: skip
+    for name, value in expected.items():
+        if snapshot.facts.get(name) != value:
+            raise CheckpointError(f"{where} cannot be used: {reasons.get(name, name)}")

@@ -1,0 +1,159 @@
+"""Tables of records (CSV) as shards, coded by a codebook that all parties agreed on beforehand.
+
+The cells of a record become numbers by (1) to (4) of `codebook.py`, laid side by side in the order of the codebook, and
+
+    row:  a / max(1, |a|), where a may end with a column that is always 1 (bias)                                    (5)
+
+Privacy: (5) looks at one record at a time too. Whether rows are stored dense or sparse follows from the codebook. How
+many records were left out for a missing value shows in the number of rows, which is public: the promise is for the
+records that are kept.
+
+A message about a wrong cell shows what stands there: it is for the one who has the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.data.codebook import DECIMALS, SEPARATORS, Category, Classes, Codebook, Number
+from dpmpi.data.libsvm import to_dense
+from dpmpi.data.streams import numbered_lines
+from dpmpi.errors import DataError, nearest
+from dpmpi.rows import Csr, Rows, scale_rows
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A coded table."""
+
+    rows: Rows
+    labels: Array
+    """NaN if the table has none: a run refuses such a shard."""
+    dropped: int
+    """How many records were left out for a missing value."""
+    unused: tuple[str, ...]
+    """The columns of the table that the codebook does not name."""
+
+
+def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Coded:
+    """Code all records of a table, plain or compressed; raise `DataError` that names line and column.
+
+    Without labels the label's column need not be there, and is not looked at.
+    """
+    wanted = codebook.all if labelled else codebook.columns
+    records = _records(path, codebook, [one.column for one in wanted])
+    header = next(records)[1]
+    places = [(one, _place(path, header, one.column)) for one in wanted]
+    labels, ends, indices, values = array("d"), array("q", [0]), array("q"), array("d")
+    dropped, decimal = 0, DECIMALS[codebook.decimal]
+    for line, cells in records:
+        coded = _code(path, line, [(one, cells[place]) for one, place in places], codebook.missing_words, decimal)
+        if coded is None:
+            dropped += 1
+            continue
+        labels.append(coded.pop(0)[1] if labelled else math.nan)
+        start = 0
+        for column, (offset, value) in zip(codebook.columns, coded, strict=True):
+            indices.append(start + offset)
+            values.append(value)
+            start += len(column.features)
+        if codebook.bias:
+            indices.append(start)
+            values.append(1.0)
+        ends.append(len(indices))
+    if not labels:
+        raise DataError(f"{path}: no records are left ({dropped} had missing values): expected lines below the header")
+    rows: Rows = Csr(np.asarray(ends), np.asarray(indices), np.asarray(values), len(codebook.features))
+    rows = rows if codebook.sparse else to_dense(rows)
+    scale_rows(rows, 1.0)  # (5)
+    unused = tuple(name for name in header if name not in [one.column for one in codebook.all])
+    return Coded(rows, np.asarray(labels), dropped, unused)
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _code(
+    path: Path, line: int, cells: Iterable[tuple[Classes | Number | Category, str]], words: Sequence[str], decimal: str
+) -> list[tuple[int, float]] | None:
+    """Return where in each column's own columns which value stands; None for a record to be left out."""
+    found: list[tuple[int, float]] = []
+    complete = True
+    for column, cell in cells:
+        if cell not in words:
+            try:
+                found.append(column.code(cell, decimal))
+            except ValueError as error:
+                what = f"{path}:{line}: column {column.column}"
+                raise DataError(f"{what}: {error}, found {cell[:40]!r}: mend the table") from None
+        elif column.missing == "column" and not isinstance(column, Classes):
+            found.append((len(column.features) - 1, 1.0))  # (3)
+        elif column.missing == "drop":
+            complete = False  # the other cells must be right all the same
+        else:
+            expected = 'expected missing = "drop" or "column" in the codebook, or no missing values'
+            raise DataError(f"{path}:{line}: column {column.column}: {expected}, found one")
+    return found if complete else None
+
+
+def _records(path: Path, codebook: Codebook, wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) for the header and every record; all have as many cells as the header."""
+    lines = _text(path)
+    first = next(lines, "")
+    separator = _sniff(first, wanted) if codebook.separator is None else SEPARATORS[codebook.separator]
+    reader = csv.reader(chain([first], lines), delimiter=separator, skipinitialspace=True, strict=True)
+    width = None
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{path}:{line}: expected cells separated as declared, but {error}") from error
+        if width is None:
+            width = len(cells)
+        elif cells in ([], [""]) and width > 1:
+            continue
+        elif len(cells) != width:
+            hint = "quote cells that hold the separator"
+            raise DataError(f"{path}:{line}: expected {width} cells as in the header, found {len(cells)}: {hint}")
+        yield line, cells
+
+
+def _text(path: Path) -> Iterator[str]:
+    """Yield the lines of a file."""
+    for number, line in numbered_lines(path):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: expected UTF-8, found other bytes: save the table as UTF-8") from error
+
+
+def _sniff(header: str, wanted: Sequence[str]) -> str:
+    """Return the separator that gives most of the wanted columns; it is decided by the header, not by records."""
+
+    def found(separator: str) -> int:
+        try:
+            cells = next(csv.reader([header], delimiter=separator, skipinitialspace=True, strict=True), [])
+        except csv.Error:
+            return 0
+        return len({cell.strip() for cell in cells} & set(wanted))
+
+    return max(SEPARATORS.values(), key=found)
+
+
+def _place(path: Path, header: Sequence[str], column: str) -> int:
+    if header.count(column) == 1:
+        return header.index(column)
+    found = f"{header.count(column)} of them" if column in header else f"none{nearest(column, header)}"
+    raise DataError(f"{path}:1: expected a column {column!r} in the header, found {found}: compare with the codebook")

@@ -1,0 +1,138 @@
+"""How a run goes on: after a restart from its checkpoints, or after a death among those who are left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpmpi.agreement import everyone, on_first
+from dpmpi.assembly import Past
+from dpmpi.checkpoint import Manifest, check_owner, checkpoint_files, common_round, read_checkpoint, read_manifest
+from dpmpi.config import Config, from_text
+from dpmpi.errors import CheckpointError, ConfigError, CutOff, RankLost
+from dpmpi.graphs import make_graph
+from dpmpi.privacy.ledger import has_line, recorded_runs
+from dpmpi.rundir import RunDirectory
+from dpmpi.snapshots import Snapshot
+from dpmpi.transport.mpi import MpiTransport
+from dpmpi.wallets import ledger_file
+from dpmpi.wire import Transport
+
+
+def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Config, Past]:
+    """Return the settings of a run that was interrupted, and what it brings with it; all processes call this together.
+
+    The first rank's copy of the settings counts, so that the others need not see its disk. `given` are flags that may
+    say how to run, not what.
+    """
+    directory = RunDirectory(path)
+
+    def look() -> list[Any]:
+        if (path / "summary.json").exists():
+            raise ConfigError(f"{path} is finished: there is nothing to resume, its results are in summary.json")
+        try:
+            text = (path / "config.toml").read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--resume takes the directory of a run, found none at {path}: {error}") from error
+        manifest = read_manifest(directory)
+        return [text, None if manifest is None else dataclasses.asdict(manifest)]
+
+    text, told = on_first(transport, look)
+    original = from_text(text, path / "config.toml", {})
+    config = from_text(text, path / "config.toml", given | {"out": str(path)})
+    if config.digest() != original.digest():
+        raise ConfigError(f"--resume goes on with the settings of {path}: leave out flags that change what is computed")
+    if told is None:
+        return config, _from_the_beginning(config, transport, directory)
+    manifest = Manifest(**told | {"members": tuple(told["members"])})
+    if manifest.config != config.digest():
+        raise ConfigError(f"the checkpoints in {path} were made with other settings than its config.toml has")
+    if len(manifest.members) != transport.size:
+        raise ConfigError(f"{path} has {len(manifest.members)} ranks, found {transport.size}: start as many")
+    config = dataclasses.replace(config, batch=manifest.batch)
+    round_ = common_round(transport, directory, manifest.members, manifest.round)
+    snapshots: dict[int, Snapshot] = {}
+
+    def load() -> list[Any]:
+        for rank in transport.ranks if round_ else ():
+            name = manifest.members[rank]
+            file = checkpoint_files(path / "checkpoint", name)[round_]
+            snapshots[rank] = found = read_checkpoint(file)
+            check_owner(found, {"run": manifest.run, "config": manifest.config, "rank": name}, str(file))
+            ledger = ledger_file(config, directory.ledger, name)
+            if not has_line(ledger, *found.facts["ledger"]):
+                raise CheckpointError(f"{ledger} lacks what was charged before round {round_}: it is not this run's")
+        return [None] * len(transport.ranks)
+
+    everyone(transport, load)
+    return config, Past(manifest.run, manifest.origin, manifest.members, round_, snapshots)
+
+
+def _from_the_beginning(config: Config, transport: Transport, directory: RunDirectory) -> Past:
+    """Return the past of a run that has no checkpoint: none but its name, under which it has charged."""
+
+    def named() -> str:
+        ledger = ledger_file(config, directory.ledger, 0)
+        runs = recorded_runs(ledger) if ledger.exists() else []
+        mine = [str(header["run"]) for header, _, _ in runs if header.get("config") == config.digest()]
+        if not mine:
+            raise ConfigError(f"{directory.path} ended before it began: start it again with --config and --out")
+        return mine[-1]
+
+    return Past(on_first(transport, named), transport.size, tuple(range(transport.size)), 0, {})
+
+
+def regroup(
+    config: Config, before: Past, kept: Sequence[Snapshot], transport: MpiTransport
+) -> tuple[MpiTransport, Past] | None:
+    """Return a transport among those who are left and can reach each other, and what they bring with them.
+
+    None for a rank that cannot be reached by the largest group. `before` says who they were, `kept` are this rank's
+    snapshots. The ranks go back to the last round of which all have one; what they released since then is charged, and
+    is charged again when it is repeated.
+    """
+    living, still = transport.shrink()
+    left, size = still, len(before.names)
+    while True:
+        if not quorate(still, size):
+            raise CutOff(
+                f"{len(left)} of {size} ranks can still reach each other, too few to go on: the others may, or resume "
+                "the run"
+            )
+        size = len(left)
+        try:
+            names = [before.names[k] for k in left]
+            group = make_graph(config.graph, before.origin, config.seed).induced(names).largest_component()
+            if len(group) < len(names):
+                chosen = living.among(group)
+                if chosen is None:
+                    return None
+                living, left, size = chosen, [left[k] for k in group], len(group)
+            return living, _common_past(before, kept, living, left)
+        except RankLost:  # another one, meanwhile
+            living, still = living.shrink()
+            left = [left[k] for k in still]
+
+
+def quorate(left: Sequence[int], size: int) -> bool:
+    """Return whether those who are left may go on: more than half, or half with the first rank.
+
+    A cut network leaves two groups that take each other for dead. Both going on would spend twice and write one result.
+    """
+    return 2 * len(left) > size or (2 * len(left) == size and 0 in left)
+
+
+def _common_past(before: Past, kept: Sequence[Snapshot], living: MpiTransport, left: Sequence[int]) -> Past:
+    """Agree on the last round of which all who live have a snapshot; return what this one brings with it."""
+    rounds = [one.round for one in kept] or [0]  # without a snapshot it has not begun
+    told = everyone(living, lambda: [[before.floor, rounds]])
+    common = set.intersection(*(set(found) for _, found in told))
+    if not common:
+        raise CheckpointError("the ranks that are left have no round in common: resume the run from its checkpoint")
+    found = next((one for one in kept if one.round == max(common)), None)
+    names = tuple(before.names[k] for k in left)
+    floor = max(floor for floor, _ in told) + 1
+    snapshots = {} if found is None else {living.rank: found}
+    return Past(before.run, before.origin, names, max(common), snapshots, before.shards, floor)

@@ -1,0 +1,123 @@
+"""The report of 20 ranks in a real browser: no error, nothing too wide, no text on top of other text."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from dpmpi.drawing import text_width
+from dpmpi.report import write_report
+from dpmpi.run import main as train
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path")
+
+RANKS = 20
+SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+# Pairs of texts of one drawing that share more than a pixel in both directions.
+OVERLAPS = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()])
+    .filter(([, box]) => box.width > 0)
+  return boxes.flatMap(([a, p], i) => boxes.slice(0, i)
+    .filter(([, q]) => Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1 &&
+                       Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 1)
+    .map(([b]) => [svg.getAttribute('aria-label'), a, b]))
+})"""
+OUTSIDE = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
+  const frame = svg.getBoundingClientRect()
+  return [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()])
+    .filter(([, box]) => box.width > 0 && (box.left < frame.left - 1 || box.right > frame.right + 1 ||
+                                           box.bottom > frame.bottom + 1))
+    .map(([text]) => [svg.getAttribute('aria-label'), text])
+})"""
+LENGTHS = """() => [...document.querySelectorAll('svg text')].filter(t => !t.hasAttribute('font-weight'))
+  .map(t => [t.textContent, t.getComputedTextLength()])"""
+
+
+def add_waits(path):
+    """Give a run of one process the waits that processes of their own would have left."""
+    summary = json.loads((path / "summary.json").read_text()) | {"cost": None}
+    (path / "waits").mkdir(exist_ok=True)
+    for record in summary["per_rank"]:
+        peers = list(record["neighbours"])
+        record["wait_seconds"] = 0.6 * record["training_seconds"]
+        for peer in peers:
+            record["neighbours"][peer]["wait_seconds"] = record["wait_seconds"] / len(peers)
+        width = record["training_seconds"] / 100
+        buckets = [{peers[k % len(peers)]: width * (0.2 + 0.8 * (k * 7 % 11) / 11)} for k in range(100)]
+        waits = {"rank": record["rank"], "started": summary["started"], "width": width, "buckets": buckets}
+        (path / f"waits/rank-{record['rank']:03d}.json").write_text(json.dumps(waits))
+    (path / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The pages of one run and of three side by side, one of which is not private."""
+    folder = tmp_path_factory.mktemp("runs")
+    common = ["--data=synthetic:samples=2000,features=10", "--rounds=60", "--evaluate=5", "--reference",
+              "--allow-large-delta", f"--loopback={RANKS}", "--quiet"]  # fmt: skip
+    runs = {
+        "ring": ["--epsilon=1"],
+        "dense": ["--epsilon=4", "--graph=erdos-renyi:p=0.4", "--seed=3"],
+        "gossip": ["--algorithm=sampled-dda", "--graph=complete", "--insecure-noise-seed=1", "--epsilon=1"],
+    }
+    for name, flags in runs.items():
+        assert train([*common, *flags, f"--out={folder / name}"]) == 0
+        add_waits(folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "resvg_py", None)  # PNGs are not looked at here
+        return {
+            "one": write_report([folder / "ring"], None),
+            "three": write_report([folder / name for name in runs], folder / "three.html"),
+        }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"],
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.mark.parametrize(("width", "theme"), SIZES)
+@pytest.mark.parametrize("name", ["one", "three"])
+def test_a_page_can_be_read(pages, browser, name, width, theme):
+    assert pages[name].stat().st_size < 3_000_000
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(pages[name].as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+    assert said == []
+    assert asked == [pages[name].as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.querySelectorAll('figure svg[role=img]').length") >= 13
+    assert page.evaluate(OVERLAPS) == []
+    assert page.evaluate(OUTSIDE) == []
+    for text, length in page.evaluate(LENGTHS):
+        assert length <= text_width(text) + 0.5, text  # layouts rely on it
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(13, 17, 23)")
+    smallest = page.evaluate(
+        "Math.min(...[...document.querySelectorAll('figure svg[role=img]')].map(s => 12 * s.clientWidth / 380))"
+    )
+    assert smallest >= 10  # pixels of the letters in drawings
+    page.close()
+
+
+def test_a_pointer_shows_for_whom_a_rank_waited(pages, browser):
+    page = browser.new_page()
+    page.goto(pages["one"].as_uri())
+    titles = page.evaluate("[...document.querySelectorAll('svg rect title')].map(t => t.textContent)")
+    assert any("waiting, most for rank" in title for title in titles)
+    page.close()
