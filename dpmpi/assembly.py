@@ -256,7 +256,11 @@ def load_shards(
         if known_shards is not None:
             shards.extend(known_shards)
         else:
-            shards.extend(source.load(known, names[rank], origin) for rank in transport.ranks)
+            # All ranks of one process may read a file together, if the source can.
+            load_many = getattr(source, "load_many", None)
+            mine = [names[rank] for rank in transport.ranks]
+            found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
+            shards.extend(found)
         return [(shard.rows.count, shard.rows.dimension, isinstance(shard.rows, Dense)) for shard in shards]
 
     sizes = everyone(transport, load)

@@ -93,6 +93,17 @@ def test_every_rank_has_its_part_of_the_permuted_records(tmp_path, size):
     assert {len(shard.labels) for shard in shards} <= {len(train) // size, -(-len(train) // size)}
 
 
+def test_ranks_of_one_process_read_together_what_each_would_alone(tmp_path):
+    make_folder(tmp_path, records=60)
+    made = source(f"adult:{tmp_path}", test_fraction=0.2)
+    together = made.load_many(made.survey(), [0, 2, 3], 4)
+    for rank, shard in zip([0, 2, 3], together, strict=True):
+        alone = made.load(made.survey(), rank, 4)
+        assert shard.fingerprint == alone.fingerprint
+        np.testing.assert_array_equal(shard.test_rows.matrix, alone.test_rows.matrix)
+        np.testing.assert_array_equal(shard.test_labels, alone.test_labels)
+
+
 def test_samples_are_the_first_of_the_permutation(tmp_path):
     rows, labels = expected_of(make_folder(tmp_path))
     order = public_generator(3, "shuffle").permutation(len(rows))

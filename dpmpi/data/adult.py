@@ -27,7 +27,7 @@ approximation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -127,12 +127,23 @@ class Adult:
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rows of `rank`: permuted by the shared seed, cut to `samples`, the last of these held out."""
+        [shard] = self.load_many(survey, [rank], size)
+        return shard
+
+    def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
+        """Read the rows of several ranks in one pass."""
         survey = survey or self.survey()
         trains = self.training_rows(survey)
         check_dealt(trains, size, str(self.folder))
-        mine, n = deal_shuffled(self.settings, survey.rows, trains, rank, size)
-        matrix, labels = self._read(survey.rows, mine)
-        return Shard(Dense(matrix[:n]), labels[:n], Dense(matrix[n:]), labels[n:])
+        dealt = [deal_shuffled(self.settings, survey.rows, trains, rank, size) for rank in ranks]
+        matrix, labels = self._read(survey.rows, np.concatenate([mine for mine, _ in dealt]))
+        shards, first = [], 0
+        for mine, n in dealt:
+            trained, tested = slice(first, first + n), slice(first + n, first + len(mine))
+            rows, test_rows = Dense(matrix[trained].copy()), Dense(matrix[tested].copy())
+            shards.append(Shard(rows, labels[trained].copy(), test_rows, labels[tested].copy()))
+            first += len(mine)
+        return shards
 
     def whole(self) -> tuple[Dense, Array]:
         """Return all rows in the order of the files, and their labels."""
