@@ -44,8 +44,9 @@ examples:
 """
 
 MADE_UP = ("--data", "--samples", "--normalize", "--no-normalize", "--test-fraction", "--loss", "--evaluate",
-           "--no-evaluate", "--reference", "--no-reference", "--budget", "--ledger")  # fmt: skip
-"""Flags of a run about its data and its ledger, of which an audit makes its own."""
+           "--no-evaluate", "--reference", "--no-reference", "--budget", "--ledger", "--quiet",
+           "--no-quiet", "--log-json", "--no-log-json", "--checkpoint-every", "--resume")  # fmt: skip
+"""Flags of a run about its data, its ledger and its output, of which an audit makes its own."""
 
 
 def verdict(lower: float, certified: float | None, claimed: float | None) -> str:

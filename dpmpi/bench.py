@@ -45,6 +45,7 @@ from dpmpi.bench_tables import draw, put, tables
 from dpmpi.bench_targets import DIMENSION, Target, against_peer, measure_targets
 from dpmpi.config import Parser
 from dpmpi.errors import ConfigError, nearest
+from dpmpi.measuring import fit_here
 from dpmpi.transport.mpi import RANK_VARIABLES, MpiTransport, open_world, usable_cores
 
 DIMENSIONS = "100,2000,47236"
@@ -171,6 +172,7 @@ def _parser() -> Parser:
     add("--peer-python", metavar="PATH", help="an interpreter with DISROPT, to compare with")
     add("--plots", metavar="DIR", help="draw how rounds a second fall with ranks and dimension")
     add("--page", metavar="FILE", help="put the tables into a page, between the marks that it has for them")
+    add("--fit", nargs="?", const="", metavar="FILE", help="under mpirun: measure what plan --predict needs")
     add("--launcher", metavar="TEXT", help="how to start ranks, such as 'mpirun -n {ranks}'")
     add("--limit", type=float, default=900.0, metavar="S", help="seconds that one start may take (default: 900)")
     add("--show", metavar="FILE", help="print the tables of an earlier --json FILE")
@@ -182,6 +184,12 @@ def _as_rank(flags: argparse.Namespace, dimensions: Sequence[int]) -> int:
     transport = open_world()
     if transport.size < 2:
         raise ConfigError("bench times an exchange: start it as mpirun -n 4 python -m dpmpi bench")
+    if flags.fit is not None:
+        said = fit_here(transport, Path(flags.fit) if flags.fit else None, flags.turns)
+        if transport.rank == 0:
+            _say(said)
+        transport.close()
+        return 0
     only = [name.strip() for name in flags.only.split(",") if name.strip()]
     for name in only:
         if name not in kinds_for(3, 1):

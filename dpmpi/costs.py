@@ -174,10 +174,15 @@ def own_cost(
     active = max(1, sum(record["active_rounds"] for record in ranks))
     sent = max(1, sum(record["messages_sent"] for record in ranks))
     core = sum(record["core_seconds"] for record in ranks) / active
+    compute = None
+    if hosts is not None and fitted is not None:
+        talk = exchange_seconds(pattern, pattern.ranks, pattern.make_graph(pattern.ranks), fitted, hosts)
+        compute = max(0.0, core - float(talk.mean()))
     names = [f.name for f in dataclasses.fields(Fit)]
     return {
         "round_seconds": training / pattern.rounds,
         "work_seconds": core if hosts is not None else None,
+        "compute_seconds": compute,
         "wait_seconds": sum(record["wait_seconds"] for record in ranks) / active,
         "message_bytes": sum(record["bytes_sent"] for record in ranks) / sent,
         "ranks_per_host": None if hosts is None else hosts.ranks,
@@ -219,12 +224,11 @@ def predicted_rows(summary: Mapping[str, Any], ranks: Iterable[int] | None = Non
 def _clock(pattern: Pattern, cost: Mapping[str, Any], fitted: Fit) -> Callable[[int], float | None]:
     """Return what tells the seconds of a run of so many ranks, given what the run measured of itself."""
     hosts = Hosts(cost["ranks_per_host"], cost["cores_per_host"])
-    own = pattern.ranks
-    work = cost["work_seconds"] - exchange_seconds(pattern, own, pattern.make_graph(own), fitted, hosts).mean()
-    modelled = seconds(pattern, own, max(0.0, work), fitted, hosts)
+    work = cost["work_seconds"] if cost["compute_seconds"] is None else cost["compute_seconds"]
+    modelled = seconds(pattern, pattern.ranks, work, fitted, hosts)
 
     def clock(ranks: int) -> float | None:
-        found = seconds(pattern, ranks, max(0.0, work), fitted, hosts)
+        found = seconds(pattern, ranks, work, fitted, hosts)
         return found * cost["round_seconds"] * pattern.rounds / modelled if found and modelled else None
 
     return clock

@@ -165,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
     group.add_argument(
         "--work-seconds", type=float, metavar="S",
         help="what a rank computes in a round, in seconds of a core (default: a gradient over a batch of dense rows, "
-        "its noise and a step; a run's own is cost.work_seconds in its summary.json)",
+        "its noise and a step; a run's own is cost.compute_seconds in its summary.json)",
     )  # fmt: skip
     given = vars(parser.parse_args(argv))
     as_json, count = (given.pop(name, None) for name in ("json", "samples_per_rank"))

@@ -192,7 +192,7 @@ def create(directory: RunDirectory, config: Config, transport: Transport) -> Non
         if 0 in transport.ranks:
             kept = directory.create()
             if kept is not None:
-                _say(f"{directory.path} was there: kept as {kept}")
+                _say(f"{directory.path} was there: kept as {kept}", sys.stderr)
             directory.write_text("config.toml", config.to_toml())
 
     agreed(transport, make)

@@ -78,7 +78,8 @@ class Number:
     def code(self, cell: str, decimal: str) -> tuple[int, float]:
         """Return in which of its columns which value stands; raise `ValueError` with what was expected."""
         if not _NUMBER.fullmatch(text := cell if decimal == "." else cell.translate({44: ".", 46: ","})):
-            raise ValueError("expected a number" if decimal == "." else "expected a number with a decimal comma")
+            other = "comma" if decimal == "." and "," in cell else "point" if decimal == "," and "." in cell else None
+            raise ValueError("expected a number" + (f" (--decimal {other} if it is one)" if other else ""))
         part = (min(max(float(text), self.low), self.high) - self.low) / (self.high - self.low)
         return 0, self.scale[0] + (self.scale[1] - self.scale[0]) * part  # (1)
 

@@ -259,13 +259,13 @@ class MpiTransport:
     @_telling
     def vote(self, wishes: Array) -> Callable[[], Array]:
         """Begin to agree on the largest of all ranks' wishes, entry by entry."""
-        largest = np.empty_like(wishes)
-        request = self._aside.Iallreduce(wishes, largest, op=self._mpi.MAX)
+        buffers = (wishes, np.empty_like(wishes))
+        request = self._aside.Iallreduce(*buffers, op=self._mpi.MAX)
 
         @_telling
         def result() -> Array:
             self._finish(request, "the other ranks")
-            return largest
+            return buffers[1]  # both must be held until here: mpi4py 4.1 lets go of what Iallreduce reads
 
         return result
 
