@@ -329,8 +329,8 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("unrecognized arguments: "):
             unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0][:80]
             flags = [flag for action in self._actions for flag in action.option_strings]
-            near = nearest(unknown.split("=")[0], flags)
-            message = f"unknown flag {unknown if unknown.isprintable() else repr(unknown)}{near}; --help lists the flags"
+            near, unknown = nearest(unknown.split("=")[0], flags), unknown if unknown.isprintable() else repr(unknown)
+            message = f"unknown flag {unknown}{near}; --help lists the flags"
         raise ConfigError(message if len(message) <= 600 else f"{message[:600]}...")
 
 
