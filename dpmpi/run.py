@@ -52,7 +52,16 @@ BEFORE_ABORT_SECONDS = 0.5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line; return the exit code, with the signal handlers as they were."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        return _run(argv)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     rank, size = launched_as(os.environ)
     try:
         given = flags_of(sys.argv[1:] if argv is None else argv)
@@ -84,9 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     while True:
         again = run_once(config, transport, directory, past)
         if isinstance(again, int):
-            # Python takes its handlers off while it ends; a signal that comes late must not kill what has ended well.
-            for late in (signal.SIGTERM, signal.SIGUSR1):
-                signal.signal(late, signal.SIG_IGN)
             return again
         transport, past = again
 
@@ -140,6 +146,7 @@ def _without_the_dead(
         _say(f"dpmpi: rank {past.names[transport.rank]}: {error}", sys.stderr)
         os._exit(error.exit_code)
     except BaseException as error:
+        _others_know.append(True)
         return _end_all(transport, error, "after a rank was lost", directory)
     if found is None:
         return 0
@@ -255,11 +262,22 @@ def _end_all(
     code = INTERRUPTED if interrupted else error.exit_code if isinstance(error, DpmpiError) else 1
     if interrupted and len(transport.ranks) == 1:
         os._exit(code)
-    abort = getattr(transport, "abort", None)
-    if abort is not None:
+    if isinstance(transport, MpiTransport):
+        _tell_the_others(transport, error)
         time.sleep(BEFORE_ABORT_SECONDS)
-        abort(code)
+        transport.abort(code)
     return code
+
+
+def _tell_the_others(transport: MpiTransport, error: BaseException) -> None:
+    """Let all ranks end where MPI is fault tolerant: it ends this one alone, and the others would take it for dead."""
+
+    def fail() -> None:
+        raise error if isinstance(error, DpmpiError) else DpmpiError(f"{type(error).__name__}: {error}")
+
+    if transport.tolerant and not _others_know:
+        with suppress(DpmpiError):
+            agreed(transport.shrink()[0], fail)
 
 
 def _tell_terminal(text: str) -> None:
@@ -271,6 +289,10 @@ def _tell_terminal(text: str) -> None:
         pass  # there is none
 
 
+_others_know: list[bool] = []
+"""Whether this rank ends because another one told it to."""
+
+
 def _stop(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -280,4 +302,8 @@ def _say(text: str, stream: Any = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _code = main()
+    # Python takes its handlers off while it ends; a signal that comes late must not kill what has ended well.
+    for _late in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(_late, signal.SIG_IGN)
+    sys.exit(_code)

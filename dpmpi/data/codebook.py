@@ -57,6 +57,7 @@ example of a codebook:
 
 Missing: TypeAlias = Literal["drop", "column"] | None
 _SPARSE_FROM = 20  # columns for each number that a record has: there sparse rows are smaller and as fast
+_LONGEST_WORD = 200
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -105,7 +106,7 @@ class Category:
             return place, 1.0  # (2)
         if self.other:
             return len(self.categories), 1.0
-        hint = nearest(cell, self.categories)
+        hint = nearest(cell[:_LONGEST_WORD], self.categories)
         raise ValueError(f"expected one of {len(self.categories)} categories of the codebook{hint}")
 
     @cached_property
@@ -173,7 +174,7 @@ def read_codebook(path: Path) -> Codebook:
         raise ConfigError(f"{path} is not TOML: {error!s:.200}") from error
     try:
         codebook = _codebook(table)
-    except ConfigError as error:
+    except ValueError as error:  # ours, or Python's, which does not print integers of thousands of digits
         raise ConfigError(f"{path}: {error}") from error
     return codebook
 
@@ -261,10 +262,10 @@ def _missing(where: str, keys: Mapping[str, Any], known: Sequence[Missing]) -> M
 
 
 def _are_words(values: Any) -> bool:
-    """Return whether cells could hold these values: words on one line, without space around them."""
-    if not isinstance(values, list) or not values:
+    """Return whether cells could hold these values: words on one line, without space around them, and not too long."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return False
-    return all(isinstance(value, str) and value.isprintable() and value == value.strip() for value in values)
+    return bool(values) and all(v.isprintable() and v == v.strip() and len(v) <= _LONGEST_WORD for v in values)
 
 
 def _words(where: str, key: str, keys: Mapping[str, Any]) -> tuple[str, ...]:

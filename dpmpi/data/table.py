@@ -155,5 +155,6 @@ def _sniff(header: str, wanted: Sequence[str]) -> str:
 def _place(path: Path, header: Sequence[str], column: str) -> int:
     if header.count(column) == 1:
         return header.index(column)
-    found = f"{header.count(column)} of them" if column in header else f"none{nearest(column, header)}"
+    near = nearest(column, filter(str.isprintable, header))
+    found = f"{header.count(column)} of them" if column in header else f"none{near}"
     raise DataError(f"{path}:1: expected a column {column!r} in the header, found {found}: compare with the codebook")

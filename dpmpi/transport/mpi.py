@@ -74,12 +74,13 @@ def open_world(deadline: float = 120.0) -> MpiTransport:
     crowded = local_ranks(os.environ) > usable_cores()
     if crowded:
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    if fault_tolerant(os.environ):  # else survivors of a death may wait for the dead when they finalise
+        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
     if fault_tolerant(os.environ) and local_ranks(os.environ) < launched_as(os.environ)[1]:
         # A host that falls silent is missed by its heartbeat; a thread sends it, or a rank that computes would be too.
         for name in ("detector", "detector_thread", "propagator_with_rbcast"):
             os.environ.setdefault(f"OMPI_MCA_mpi_ft_{name}", "1")
         os.environ.setdefault("OMPI_MCA_mpi_add_procs_cutoff", "1000000")  # else a survivor asks a lost host who is who
-        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")  # else survivors wait for the dead at their end
     import mpi4py  # noqa: PLC0415 - importing initialises MPI
 
     mpi4py.rc.thread_level = "single"  # one thread per rank: MPI need not lock

