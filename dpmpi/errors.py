@@ -77,7 +77,7 @@ class RankLost(ProtocolError):
 
 
 class CutOff(ProtocolError):
-    """This rank cannot reach most of the others."""
+    """Most of the others cannot be reached."""
 
 
 class CheckpointError(DpmpiError, RuntimeError):
