@@ -27,11 +27,9 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,57 +37,19 @@ import numpy as np
 
 from dpmpi import bench_memory, bench_parts
 from dpmpi.agreement import on_first
-from dpmpi.bench_launch import Launcher, crowd, default_template, start_bare, start_run
-from dpmpi.bench_rows import Many, kinds_for, make_kinds
+from dpmpi.bench_launch import Launcher, crowd, default_template, startup
+from dpmpi.bench_rows import kinds_for, make_kinds
 from dpmpi.bench_tables import draw, put, tables
-from dpmpi.bench_targets import DIMENSION, Target, against_peer, measure_targets
+from dpmpi.bench_targets import DIMENSION, against_peer, measure_targets
+from dpmpi.bench_timing import condense, measure
 from dpmpi.config import Parser
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.measuring import fit_here
-from dpmpi.transport.mpi import RANK_VARIABLES, MpiTransport, open_world, usable_cores
+from dpmpi.transport.mpi import RANK_VARIABLES, open_world, usable_cores
 
 DIMENSIONS = "100,2000,47236"
 DEFAULT_RANKS = "4"
 MEMORY_RANKS = 6
-RATIOS: dict[str, tuple[str, ...]] = {
-    "mix / bare exchange": ("mix", "bare exchange"),
-    "dda / bare parts": ("dda", "bare exchange", "bare gradient"),
-    "dp-dda / bare parts": ("dp-dda", "bare exchange", "bare gradient", "bare noise"),
-    "sparse dp-dda / bare parts": ("sparse dp-dda", "bare exchange", "bare sparse gradient", "bare noise"),
-    "sealed mix / mix": ("sealed mix", "mix"),
-    "expanded sum / sum": ("expanded sum", "sum"),
-    "full sum / sum": ("full sum", "sum"),
-}
-"""What dpmpi adds to the bare parts, and secrecy to plain messages: the first over the sum of the others."""
-
-
-def measure(transport: MpiTransport, kinds: dict[str, Many], turns: int, target: float) -> dict[str, list[float]]:
-    """Return the seconds of one round of each kind in each turn of about `target` seconds, the slowest rank's."""
-    counts = {name: _rounds_for(transport, run, target) for name, run in kinds.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in kinds}
-    for turn in range(turns):
-        for name in list(kinds) if turn % 2 == 0 else reversed(kinds):
-            seconds[name].append(_timed(transport, kinds[name], counts[name]) / counts[name])
-    return seconds
-
-
-def ratios(seconds: dict[str, float]) -> dict[str, float]:
-    """Return those of `RATIOS` that can be formed."""
-    return {
-        name: seconds[top] / sum(seconds[part] for part in parts)
-        for name, (top, *parts) in RATIOS.items()
-        if {top, *parts} <= seconds.keys()
-    }
-
-
-def condense(seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the medians over the turns: of the seconds, and of the ratios within a turn."""
-    turns = [dict(zip(seconds, values, strict=True)) for values in zip(*seconds.values(), strict=True)]
-    each = [ratios(turn) for turn in turns]
-    return {
-        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
-        "ratios": {name: statistics.median(one[name] for one in each) for name in each[0]},
-    }
 
 
 def parts(dimension: int, shard_mb: float, turns: int) -> dict[str, Any]:
@@ -101,24 +61,48 @@ def parts(dimension: int, shard_mb: float, turns: int) -> dict[str, Any]:
     }
 
 
-def startup(launcher: Launcher, ranks: int, turns: int) -> dict[str, Any]:
-    """Return the seconds from mpirun to a barrier of bare ranks and to the first round of a run, and their ratio."""
-    found: dict[str, list[float]] = {"bare ranks": [], "dpmpi": []}
-    for turn in range(turns + 1):
-        launcher.say(f"start of {ranks} ranks, turn {turn} of {turns}")
-        pair = start_bare(launcher, ranks), start_run(launcher, ranks)
-        if turn:  # the first fills the file cache
-            for name, value in zip(found, pair, strict=True):
-                found[name].append(value)
-    seconds = {name: statistics.median(values) for name, values in found.items()}
-    ratio = bench_parts.median_ratio(found["dpmpi"], found["bare ranks"])
-    return {"ranks": ranks, "seconds": seconds, "ratio": ratio}
-
-
 def main(argv: Sequence[str]) -> int:
     """Run `python -m dpmpi bench`."""
     flags = _parser().parse_args(argv)
     starts_ranks = flags.ranks or flags.targets or flags.startup or flags.crowd or flags.show
+    dimensions, ranks = _check(flags)
+    if not starts_ranks and any(name in os.environ for name in RANK_VARIABLES):
+        return _as_rank(flags, dimensions)
+    if flags.show:
+        return _show(flags, _read(flags.show))
+    launcher = Launcher(flags.launcher or default_template(), flags.limit, _say)
+    result: dict[str, Any] = {"machine": _machine(launcher.version()), "turns": flags.turns, "shard_mb": flags.shard_mb}
+    for section in _sections(launcher, flags, ranks, dimensions):
+        result |= section
+        if flags.json != "-":  # what is there is there, whatever happens to the next section
+            _write(flags.json, result)
+    if flags.json == "-":
+        _write(flags.json, result)
+    _show(flags, result)
+    return int(any(target["verdict"] == "FAIL" for target in result.get("targets", ())))
+
+
+def _sections(
+    launcher: Launcher, flags: argparse.Namespace, ranks: Sequence[int], dimensions: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """Measure what the flags ask for, section by section; rounds if they ask for nothing."""
+    if flags.targets:
+        targets, compared = measure_targets(launcher, flags.shard_mb, flags.turns, flags.peer_python)
+        yield {"targets": [target.to_dict() for target in targets]} | ({"peer": compared} if compared else {})
+    if flags.ranks or not (flags.targets or flags.startup or flags.memory or flags.crowd):
+        yield from _rounds(launcher, flags, ranks, dimensions)
+    if flags.startup:
+        yield {"startup": startup(launcher, flags.startup, flags.turns)}
+    if flags.memory:
+        _say(f"memory of {MEMORY_RANKS} ranks")
+        yield {"memory": launcher.bench(MEMORY_RANKS, "--memory", more=bench_memory.ENVIRONMENT)["memory"]}
+    if flags.crowd:
+        _say(f"a run of {flags.crowd} ranks")
+        yield {"crowd": crowd(launcher, flags.crowd)}
+
+
+def _check(flags: argparse.Namespace) -> tuple[list[int], list[int]]:
+    """Return the dimensions and the numbers of ranks; raise `ConfigError` for what could not be measured or written."""
     try:
         dimensions = [int(part) for part in flags.dimensions.split(",")]
         ranks = [int(part) for part in (flags.ranks or DEFAULT_RANKS).split(",")]
@@ -126,29 +110,13 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("--ranks and --dimensions take whole numbers, separated by commas") from None
     if min(dimensions) < 1 or min(ranks) < 2 or flags.turns < 1:
         raise ConfigError("expected --ranks of at least 2, --dimensions and --turns of at least 1")
-    if not starts_ranks and any(name in os.environ for name in RANK_VARIABLES):
-        return _as_rank(flags, dimensions)
-    if flags.show:
-        return _show(flags, json.loads(Path(flags.show).read_text(encoding="utf-8")))
-    launcher = Launcher(flags.launcher or default_template(), flags.limit, _say)
-    result: dict[str, Any] = {"machine": _machine(launcher.version()), "turns": flags.turns, "shard_mb": flags.shard_mb}
-    targets: list[Target] = []
-    if flags.targets:
-        targets, compared = measure_targets(launcher, flags.shard_mb, flags.turns, flags.peer_python)
-        result |= {"targets": [target.to_dict() for target in targets]} | ({"peer": compared} if compared else {})
-    if flags.ranks or not (starts_ranks or flags.memory):
-        result |= _rounds(launcher, flags, ranks, dimensions)
-    if flags.startup:
-        result["startup"] = startup(launcher, flags.startup, flags.turns)
-    if flags.memory:
-        _say(f"memory of {MEMORY_RANKS} ranks")
-        result["memory"] = launcher.bench(MEMORY_RANKS, "--memory", more=bench_memory.ENVIRONMENT)["memory"]
-    if flags.crowd:
-        _say(f"a run of {flags.crowd} ranks")
-        result["crowd"] = crowd(launcher, flags.crowd)
-    _write(flags.json, result)
-    _show(flags, result)
-    return int(any(target.verdict == "FAIL" for target in targets))
+    known = kinds_for(3, 1)
+    for name in flags.only.split(",") if flags.only else ():
+        if name not in known:
+            raise ConfigError(f"unknown kind {name!r} in --only{nearest(name, known)}; --help lists them")
+    if flags.page:
+        put(_text(flags.page), "")
+    return dimensions, ranks
 
 
 def _parser() -> Parser:
@@ -190,10 +158,7 @@ def _as_rank(flags: argparse.Namespace, dimensions: Sequence[int]) -> int:
             _say(said)
         transport.close()
         return 0
-    only = [name.strip() for name in flags.only.split(",") if name.strip()]
-    for name in only:
-        if name not in kinds_for(3, 1):
-            raise ConfigError(f"unknown kind {name!r}{nearest(name, kinds_for(3, 1))} in --only; --help lists them")
+    only = flags.only.split(",") if flags.only else ()
     run: dict[str, Any] = {"ranks": transport.size, "mpi": transport.describe(), "dimensions": {}}
     result: dict[str, Any] = {
         "machine": _machine(transport.describe()), "turns": flags.turns, "shard_mb": flags.shard_mb,
@@ -224,8 +189,7 @@ def _show(flags: argparse.Namespace, result: dict[str, Any]) -> int:
     """Print the tables, put them into a page, draw."""
     text = tables(result)
     if flags.page:
-        page = Path(flags.page)
-        page.write_text(put(page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        Path(flags.page).write_text(put(_text(flags.page), text), encoding="utf-8")
     for path in draw(result, Path(flags.plots)) if flags.plots and "runs" in result else ():
         _say(f"wrote {path}")
     if flags.json != "-":
@@ -235,42 +199,24 @@ def _show(flags: argparse.Namespace, result: dict[str, Any]) -> int:
 
 def _rounds(
     launcher: Launcher, flags: argparse.Namespace, ranks: Sequence[int], dimensions: Sequence[int]
-) -> dict[str, Any]:
-    """Return the rounds of all numbers of ranks, what a process alone takes, and a peer's rounds if there is one."""
-    result: dict[str, Any] = {"runs": []}
-    shared = ["--dimensions", flags.dimensions, "--shard-mb", str(flags.shard_mb), "--turns", str(flags.turns)]
-    shared += ["--seconds", str(flags.seconds)]
+) -> Iterator[dict[str, Any]]:
+    """Measure the rounds of all numbers of ranks, what a process alone takes, and a peer's rounds if there is one."""
+    words = ["--dimensions", flags.dimensions, "--shard-mb", str(flags.shard_mb), "--turns", str(flags.turns)]
+    words += ["--seconds", str(flags.seconds), "--only", flags.only, "--no-parts"]
+    runs: list[dict[str, Any]] = []
     for n in ranks:
         _say(f"{n} ranks, m = {flags.dimensions}")
-        found = launcher.bench(n, *shared, "--only", flags.only, "--no-parts")
-        result["runs"] += found["runs"]
+        runs += launcher.bench(n, *words)["runs"]
+        yield {"runs": runs}
     if flags.parts:
         _say("gradients, noise and sealing alone")
-        result["parts"] = _all_parts(flags, dimensions)
+        yield {"parts": _all_parts(flags, dimensions)}
     if flags.peer_python and not flags.targets:  # which compares with it anyhow
-        result["peer"] = [against_peer(launcher, flags.peer_python, n, DIMENSION, flags.turns) for n in ranks]
-    return result
+        yield {"peer": [against_peer(launcher, flags.peer_python, n, DIMENSION, flags.turns) for n in ranks]}
 
 
 def _all_parts(flags: argparse.Namespace, dimensions: Sequence[int]) -> dict[str, Any]:
     return {str(m): parts(m, flags.shard_mb, flags.turns) for m in dimensions}
-
-
-def _timed(transport: MpiTransport, run: Many, count: int) -> float:
-    """Return the seconds until the last rank is through."""
-    transport.barrier()
-    begin = time.perf_counter()
-    run(count)
-    transport.barrier()
-    return time.perf_counter() - begin
-
-
-def _rounds_for(transport: MpiTransport, run: Many, target: float) -> int:
-    """Return how many rounds take about `target` seconds, the same number on every rank."""
-    run(2)
-    seconds = np.array([_timed(transport, run, 5) / 5])
-    transport.total(seconds)
-    return max(1, int(target * transport.size / seconds[0]))
 
 
 def _machine(mpi: str) -> dict[str, Any]:
@@ -284,12 +230,33 @@ def _machine(mpi: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Return the figures of an earlier bench."""
+    text = _text(path)
+    try:
+        found: dict[str, Any] = json.loads(text)
+        tables(found)
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"expected the figures of a bench in {path}, found something else ({error})") from None
+    return found
+
+
 def _write(destination: str | None, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=1)
     if destination == "-":
         print(text, flush=True)
     elif destination is not None:
-        Path(destination).write_text(text + "\n", encoding="utf-8")
+        try:
+            Path(destination).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write {destination}: {error.strerror}") from error
 
 
 def _say(text: str) -> None:

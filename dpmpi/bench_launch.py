@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -126,6 +127,20 @@ def start_run(launcher: Launcher, ranks: int) -> float:
     """Return the seconds from the launcher to the end of the first round of a run."""
     summary, begin = _run(launcher, ranks, "--rounds", "1", "--data", "synthetic:samples=2000,features=20")
     return float(summary["started"] + summary["wall_seconds"] - begin)
+
+
+def startup(launcher: Launcher, ranks: int, turns: int) -> dict[str, Any]:
+    """Return the seconds from mpirun to a barrier of bare ranks and to the first round of a run, and their ratio."""
+    found: dict[str, list[float]] = {"bare ranks": [], "dpmpi": []}
+    for turn in range(turns + 1):
+        launcher.say(f"start of {ranks} ranks, turn {turn} of {turns}")
+        pair = start_bare(launcher, ranks), start_run(launcher, ranks)
+        if turn:  # the first fills the file cache
+            for name, value in zip(found, pair, strict=True):
+                found[name].append(value)
+    seconds = {name: statistics.median(values) for name, values in found.items()}
+    ratio = statistics.median(a / b for a, b in zip(found["dpmpi"], found["bare ranks"], strict=True))
+    return {"ranks": ranks, "seconds": seconds, "ratio": ratio}
 
 
 def crowd(launcher: Launcher, ranks: int, rounds: int = 1000) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def wrong_objective(summary: Mapping[str, Any], expected: float, within: float) 
 
 def wrong_bits(run: Path, expected: Array) -> str | None:
     """Check that the models are those of an undisturbed run, bit for bit."""
-    with np.load(run / "model.npz") as found:
+    with np.load(run / "model.npz", allow_pickle=False) as found:
         models = found["x_rank"]
     if models.shape == expected.shape and bool((models == expected).all()):
         return None

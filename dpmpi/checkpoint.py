@@ -168,7 +168,7 @@ def read_manifest(directory: RunDirectory) -> Manifest | None:
             raise ValueError("numbers that cannot be")
         if not all(isinstance(text, str) for text in (found.run, found.config, found.batch)):
             raise ValueError("texts that are none")
-        if not found.members or len(found.members) > found.origin or max(found.members) >= found.origin:
+        if not found.members or max(found.members) >= found.origin or list(found.members) != sorted({*found.members}):
             raise ValueError("members that cannot be")
         bytes.fromhex(found.run)
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpmpi import claims
 from dpmpi.claims import Claim
-from dpmpi.config import Config
+from dpmpi.config import Config, shown
 from dpmpi.core import Terms
 from dpmpi.data import Source, parse_source
 from dpmpi.errors import ConfigError
@@ -27,6 +27,9 @@ from dpmpi.privacy.mechanisms import pricing, sum_pricing
 from dpmpi.problem import Batch, make_terms, mean_lipschitz
 from dpmpi.schedules import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.wire import SEAL_BYTES, TRAILER_BYTES
+
+LARGEST_BUDGET = 1e300
+"""Beyond it an epsilon promises nothing, and integers are no floats any more."""
 
 
 def source_of(config: Config) -> Source:
@@ -279,12 +282,13 @@ def read_budget(config: Config, rank: int) -> float | None:
         path = Path(config.budget.replace("{rank}", str(rank)))
         try:
             value = tomllib.loads(path.read_text(encoding="utf-8")).get("epsilon")
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--budget: expected a number or a TOML file, cannot read {path}: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:  # broken TOML or UTF-8, brackets without end
+            reason = shown(str(error))
+            raise ConfigError(f"--budget: expected a number or a TOML file, cannot read {path}: {reason}") from error
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ConfigError(f"{path}: expected epsilon = a number, got {value!r}") from None
-    if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigError(f"a budget is a finite epsilon of at least 0, got {value!r} for rank {rank}")
+            raise ConfigError(f"{path}: expected epsilon = a number, got {shown(value)}") from None
+    if not isinstance(value, int | float) or not 0 <= value <= LARGEST_BUDGET:
+        raise ConfigError(f"a budget is an epsilon from 0 to {LARGEST_BUDGET:g}, got {shown(value)} for rank {rank}")
     return float(value)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from dpmpi import page
 from dpmpi.charts import gamma_chart, plot_chart, runs_charts, utility_charts
-from dpmpi.config import Parser
+from dpmpi.config import Parser, shown
 from dpmpi.drawing import DARK, LIGHT
-from dpmpi.errors import ConfigError
+from dpmpi.errors import ConfigError, DataError, DpmpiError
 from dpmpi.headline import results_of_groups, results_of_run, results_of_sweep, warnings_of_runs, warnings_of_sweep
 from dpmpi.page import Section
 from dpmpi.plots import Plots, png_renderer
@@ -77,7 +77,17 @@ def sweep_sections(sweep: SweepResult, plots: Plots) -> list[Section]:
 
 
 def write_report(paths: Sequence[Path], out: Path | None) -> Path:
-    """Write the page about runs and sweeps, and its plots; return where."""
+    """Write the page about runs and sweeps, and its plots; return where. Raise `DataError` for damaged results."""
+    try:
+        return _write_report(paths, out)
+    except (KeyError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, DpmpiError):
+            raise
+        where, why = ", ".join(map(str, paths)), shown(f"{type(error).__name__}: {error}")
+        raise DataError(f"the results in {where} are damaged, or of another version ({why}): repeat the run") from error
+
+
+def _write_report(paths: Sequence[Path], out: Path | None) -> Path:
     sweeps = [read_sweep_directory(path) for path in paths if (path / "sweep.json").is_file()]
     runs = [read_run(path) for path in paths if not (path / "sweep.json").is_file()]
     if out is None:

@@ -14,13 +14,14 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmpi.config import shown
 from dpmpi.core import Draws
 from dpmpi.engine import Seat
 from dpmpi.errors import CheckpointError
@@ -121,8 +122,41 @@ def from_bytes(content: bytes, where: str) -> Snapshot:
             at += length
         if at != len(body):
             raise ValueError("more than its arrays")
-        return Snapshot(arrays=arrays, **fields)
+        found = Snapshot(arrays=arrays, **fields)
+        if not _makes_sense(found):
+            raise ValueError("fields that cannot be")
+        return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError, OverflowError) as error:
+        why = shown(str(error))
         raise CheckpointError(
-            f"{where} is damaged or no checkpoint ({error}): remove it, and the run goes on from the one before"
+            f"{where} is damaged or no checkpoint ({why}): remove it, and the run goes on from the one before"
         ) from error
+
+
+def _makes_sense(found: Snapshot) -> bool:
+    """Return whether everything but the arrays has the types that `restore` takes for granted."""
+    agent, losses, streams, traffic = found.agent, found.losses, found.streams, found.traffic
+    if not all(isinstance(table, dict) for table in (found.numbers, agent, traffic, found.facts)):
+        return False
+    stopped = agent.get("stopped")
+    return (
+        _natural(found.round)
+        and all(isinstance(number, int | float) for number in found.numbers.values())
+        and set(agent) == {"active_rounds", "releases", "stopped", "admitted"}
+        and _natural(agent["active_rounds"])
+        and _natural(agent["releases"])
+        and (stopped is None or _natural(stopped))
+        and isinstance(agent["admitted"], bool)
+        and (losses is None or (len(losses) == 2 and all(_numbers(row) for row in losses)))
+        and (streams is None or all(len(row) == 4 and all(map(_natural, row)) for row in streams))
+        and all(name.isdecimal() and isinstance(kinds, dict) for name, kinds in traffic.items())
+        and all(_numbers(kinds.values()) for kinds in traffic.values())
+    )
+
+
+def _natural(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _numbers(values: Iterable[object]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

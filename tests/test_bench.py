@@ -17,7 +17,6 @@ from launcher import MPIRUN, mpirun, survivors, wait_until
 
 from dpmpi import bench, bench_launch, bench_memory, bench_parts, bench_targets
 from dpmpi import rows as rows_module
-from dpmpi.bench import RATIOS, condense, ratios
 from dpmpi.bench_launch import Launcher, consensus_of_peer
 from dpmpi.bench_parts import alternate
 from dpmpi.bench_rows import (
@@ -34,6 +33,7 @@ from dpmpi.bench_rows import (
 )
 from dpmpi.bench_tables import BEGIN, END, draw, put, table, tables
 from dpmpi.bench_targets import Target, measure_targets
+from dpmpi.bench_timing import RATIOS, condense, ratios
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.crypto.speed import sealing_seconds
 from dpmpi.engine import Engine, Seat
@@ -423,7 +423,19 @@ def test_the_peer_averages_on_the_same_ring_with_the_same_weights(tmp_path, monk
 
 @pytest.mark.parametrize(
     "words",
-    ["--ranks 1", "--ranks 2,x", "--dimensions 0", "--turns 0", "--ranks 2 --launcher no-such-launcher", "--rank 2"],
+    [
+        "--ranks 1",
+        "--ranks 2,x",
+        "--dimensions 0",
+        "--turns 0",
+        "--ranks 2 --launcher no-such-launcher",
+        "--rank 2",
+        "--only mixx",
+        "--page no-such-page",
+        "--show no-such-file",
+        f"--show {__file__}",
+        f"--page {__file__}",
+    ],
 )
 def test_impossible_settings_are_refused_in_one_line(words, monkeypatch):
     for name in list(os.environ):

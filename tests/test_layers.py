@@ -22,7 +22,7 @@ LAYERS = [
     {"wallets", "checkpoint", "sweepplan", "charts", "secrecy", "costs", "odometer", "network", "timeline"},
     {"assembly", "progress", "plan", "verify", "audit_statistics", "figures", "sweep", "chaos_launch"},
     {"audit_wire", "sections", "bench_rows", "headline", "bench_tables"},
-    {"audit_sum", "bench_parts", "bench_memory"},
+    {"audit_sum", "bench_parts", "bench_memory", "bench_timing"},
     {"summary", "bench_targets"},
     {"bench", "audit", "report"},
     {"training"},

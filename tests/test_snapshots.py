@@ -13,8 +13,9 @@ from dpmpi.rng import PrivateStream
 from dpmpi.snapshots import Snapshot, from_bytes, to_bytes
 
 SNAPSHOT = Snapshot(
-    7, {"z": np.arange(4.0), "visits": np.array([3, -1]), "empty": np.zeros(0)}, {"last": 3}, {"releases": 9},
-    [[0.5], [1.0]], [[1, 2, 3, 4]], {"2": {"messages_sent": 4}}, {"run": "ab"},
+    7, {"z": np.arange(4.0), "visits": np.array([3, -1]), "empty": np.zeros(0)}, {"last": 3},
+    {"active_rounds": 7, "releases": 9, "stopped": None, "admitted": True}, [[0.5], [1.0]],
+    [[1, 2, 3, 4]], {"2": {"messages_sent": 4}}, {"run": "ab"},
 )  # fmt: skip
 
 
@@ -45,7 +46,8 @@ def test_a_part_is_refused(cut):
 
 def test_objects_are_not_read():
     """A file with a right hash, from somebody who means no good."""
-    text = json.dumps({"arrays": {"z": ["|O", [1]]}, "round": 1, "numbers": {}, "agent": {}})
+    fields = json.loads(to_bytes(SNAPSHOT).split(b"\n", 2)[1])
+    text = json.dumps(fields | {"arrays": {"z": ["|O", [1]]}})
     rest = text.encode() + b"\n" + b"\0" * 8
     seal = json.dumps({"dpmpi": 1, "sha256": hashlib.sha256(rest).hexdigest()}).encode()
     with pytest.raises(CheckpointError, match="type"):

@@ -317,7 +317,9 @@ class MpiTransport:
         return found
 
     def abort(self, code: int) -> None:
-        """End all ranks now."""
+        """End all ranks now; where MPI is fault tolerant this one alone, and the others see a death."""
+        if self.tolerant:
+            os._exit(code)  # after an abort they would wait for this rank for ever
         self._world.Abort(code)
 
     def barrier(self) -> None:

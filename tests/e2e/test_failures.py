@@ -242,6 +242,22 @@ def test_without_fault_tolerance_a_death_ends_all_and_the_run_can_be_resumed(tmp
     assert any("is damaged or no checkpoint" in line for line in done.own_lines()), done.err
 
 
+@tolerant
+def test_the_chaos_command_stops_a_rank_and_nobody_waits_for_what_it_does_not_need(tmp_path):
+    command = [sys.executable, "-m", "dpmpi", "chaos", "--runs", "1", "--ranks", "4", "--kind", "stop", "--seed", "3"]
+    flags = [*DATA, "--algorithm", "sampled-dda", "--graph", "complete", "--rounds", "400", "--no-evaluate"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out"), "--", *flags], capture_output=True, text=True, timeout=LIMIT,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 runs kept all promises" in done.stdout
+    [found] = json.loads((tmp_path / "out" / "chaos.json").read_text())["runs"]
+    assert len(found["notes"]["pauses"]) >= 1
+    assert found["promises"]["others"] is None
+    assert survivors(tmp_path) == []
+
+
 def damage(run):
     """Change one byte in each of one rank's checkpoints."""
     for path in (run / "checkpoint").glob("rank-001-*.state"):
