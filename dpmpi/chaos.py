@@ -150,6 +150,8 @@ def main(argv: Sequence[str]) -> int:
     kinds, victims = parse_kinds(flags.kind), parse_victims(flags.victims)
     if flags.runs < 1 or flags.ranks < 3 or flags.first < 0 or flags.seed < 0 or not flags.limit > 0:
         raise ConfigError("--runs must be at least 1, --ranks 3, --first and --seed 0, --limit more than 0")
+    if not Path("/proc/self/environ").exists():
+        raise ConfigError("chaos looks for the processes of its runs in /proc: it needs Linux")
     for name in ("out", "resume", "loopback", "ledger"):
         if name in flags_of(given):
             raise ConfigError(f"chaos chooses where its runs go and how they start: leave out --{name} after --")

@@ -30,6 +30,8 @@ from dpmpi.snapshots import Snapshot, from_bytes, to_bytes
 from dpmpi.wire import Transport
 
 LARGEST_FILE = 1 << 34
+THREAD = "dpmpi checkpoint"
+"""The name of the thread that writes."""
 _NAME = re.compile(r"rank-(\d+)-(\d+)\.state")
 
 
@@ -92,7 +94,7 @@ class Keeper:
         self._settle()
         contents = [to_bytes(snapshot) for snapshot in snapshots]
         self._round, self._failed = snapshots[0].round, None
-        self._thread = threading.Thread(target=self._write, args=(self._round, contents))
+        self._thread = threading.Thread(target=self._write, args=(self._round, contents), name=THREAD)
         self._thread.start()
 
     def finish(self) -> int:

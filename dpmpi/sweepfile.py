@@ -208,6 +208,8 @@ def _settings(where: str, table: dict[str, Any]) -> Settings:
     settings: Settings = {}
     for key, value in table.items():
         name = dashed(key)
+        if len(key) > 80:
+            raise ConfigError(f"{where} unknown key {shown(key, 40)}")
         if name in _RESERVED:
             raise ConfigError(f"{where} {key} is not for a sweep's settings: use {_RESERVED[name]}")
         if not isinstance(value, str | int | float):

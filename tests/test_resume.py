@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.checkpoint import checkpoint_files, read_checkpoint
+from dpmpi.checkpoint import THREAD, checkpoint_files, read_checkpoint
 from dpmpi.engine import Engine
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.run import main
@@ -45,7 +45,7 @@ def run(out, *flags, until=None, monkeypatch=None):
         patch.setattr("dpmpi.privacy.ledger.Ledger.close", lambda self: None)  # the dead close no books
         code = main(arguments)
     for thread in threading.enumerate():
-        if thread is not threading.current_thread():
+        if thread.name == THREAD:
             thread.join()  # what was begun to be written is on the disk: that it may not be is another test
     return code
 

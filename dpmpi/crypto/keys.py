@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -107,7 +107,7 @@ def load_identity(path: Path) -> Identity:
     raw = _read(path, secret=True)
     try:
         key = serialization.load_pem_private_key(raw, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is locked with a password
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:  # TypeError: it is locked
         raise ConfigError(f"expected an Ed25519 private key without password (PEM) in {path}, found none") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"expected an Ed25519 private key in {path}, found one of another kind: make a new key")

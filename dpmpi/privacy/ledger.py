@@ -195,7 +195,7 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
             entry = json.loads(line)
             found = entry.pop("hash")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise LedgerError(f"{path}:{seq + 1}: not a ledger entry ({error!s:.200})") from error
+            raise LedgerError(f"{path}:{seq + 1}: not a ledger entry ({error!r:.200})") from error
         if entry.get("seq") != seq or entry.get("prev") != prev or _hash(entry) != found:
             raise LedgerError(f"{path}:{seq + 1}: the hash chain is broken here")
         prev = found
@@ -248,7 +248,7 @@ def recorded_runs(path: Path) -> list[tuple[dict[str, Any], Counter[ReleaseEvent
             else:
                 raise ValueError(f"unknown type {entry['type']!r}")
         except (KeyError, TypeError, ValueError, IndexError, LedgerError) as error:
-            raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error!s:.200})") from error
+            raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error!r:.200})") from error
     return runs
 
 
