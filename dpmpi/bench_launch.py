@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from dpmpi import bench_peer
@@ -65,7 +66,8 @@ class Launcher:
                 f"expected a launcher, cannot start {command[0]}: {error.strerror} (--launcher)"
             ) from None
         try:
-            out, err = process.communicate(timeout=self.limit)
+            with _terminated_as_interrupted():
+                out, err = process.communicate(timeout=self.limit)
         except subprocess.TimeoutExpired:
             raise ConfigError(f"{ranks} ranks took longer than {self.limit:g} s: raise --limit") from None
         finally:
@@ -99,6 +101,21 @@ class Launcher:
         """Return the seconds and ratios of the rounds of so many ranks in one dimension."""
         found = self.bench(ranks, "--dimensions", str(dimension), "--no-parts", *flags)
         return found["runs"][0]["dimensions"][str(dimension)]
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that the ranks are ended too."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end(process: subprocess.Popen[str]) -> None:

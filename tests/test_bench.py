@@ -380,6 +380,20 @@ def test_a_launch_that_takes_too_long_leaves_nothing_behind(tmp_path, monkeypatc
     assert wait_until(lambda: not survivors(tmp_path), 5)
 
 
+def test_a_bench_that_is_terminated_ends_its_ranks(tmp_path):
+    """As `timeout` and batch systems do it: with SIGTERM, not Ctrl-C."""
+    words = ["bench", "--ranks", "2", "--launcher", f"sh -c 'sleep 100; true' {tmp_path}"]
+    marker = f"sleep 100; true\0{tmp_path}"  # as the words lie in the launcher's command line, not in the bench's
+    with subprocess.Popen([sys.executable, "-m", "dpmpi", *words], stderr=subprocess.DEVNULL) as process:
+        try:
+            assert wait_until(lambda: survivors(marker), 60)
+            process.terminate()
+            assert process.wait(60) == 128 + 15
+            assert wait_until(lambda: not survivors(marker), 10)
+        finally:
+            process.kill()
+
+
 PEER = """
 from mpi4py import MPI
 import json, os
