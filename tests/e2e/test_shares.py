@@ -148,7 +148,7 @@ CULPRIT, ROUND = 2, 7
 secrets, before, heard = [], {}, {}
 start, wait = MpiTransport.start, MpiTransport.wait
 
-def twice(config, transport, run):
+def twice(config, transport, run, *_):
     secrets[:] = [agree_on_secrets(config, transport, run, incarnation) for incarnation in (0, 1)]
     return secrets[1]
 
