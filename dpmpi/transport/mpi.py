@@ -86,7 +86,10 @@ def open_world(deadline: float = 120.0) -> MpiTransport:
     mpi4py.rc.thread_level = "single"  # one thread per rank: MPI need not lock
     from mpi4py import MPI  # noqa: PLC0415
 
-    return MpiTransport(MPI, MPI.COMM_WORLD, deadline)
+    try:
+        return MpiTransport(MPI, MPI.COMM_WORLD, deadline)
+    except Exception as error:
+        raise translated(error) from error
 
 
 def _telling(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
