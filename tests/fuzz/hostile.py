@@ -14,6 +14,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -181,7 +182,7 @@ def changed(draw: st.DrawFn, document: Any) -> Any:
     """Return a copy of a document of dicts and lists in which one to three values are others, gone or new."""
     for _ in range(draw(st.integers(1, 3))):
         document = _change(draw, document)
-    return document
+    return deepcopy(document)  # who gets it may write into it, and VALUES must stay what they are
 
 
 def _change(draw: st.DrawFn, value: Any) -> Any:
