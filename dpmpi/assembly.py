@@ -62,7 +62,6 @@ class Job:
     carried: dict[int, Snapshot]
     """What the ranks of this process brought with them, if the run goes on."""
 
-
     def traffic(self, rank: int) -> dict[int, Traffic]:
         """Return what went between `rank` and each of its peers, by their names, since the run began."""
         found = {self.names[peer]: traffic for peer, traffic in self.meter.traffic(rank).items()}

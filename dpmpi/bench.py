@@ -7,7 +7,7 @@ Under mpirun (`mpirun -n 4 python -m dpmpi bench`) every dimension is timed in t
     sealed mix        the same with every message sealed for its receiver
     bare gradient     the two products X x and X' c of a full batch in numpy; of sparse rows, in scipy
     bare noise        drawing as many noised coordinates, alone
-    dda, dp-dda       whole rounds; sparse dp-dda: on sparse rows
+    dda, dp-dda       whole rounds; sealed dp-dda: with sealed messages; sparse dp-dda: on sparse rows
     sum               the sum of all ranks' vectors, everyone to everyone, in plain messages
     expanded sum      the same sum of secret shares, expanded from pairwise secrets
     full sum          the same sum of full shares: a hop of sealed shares, a hop of sealed partial sums
@@ -52,10 +52,10 @@ DEFAULT_RANKS = "4"
 MEMORY_RANKS = 6
 
 
-def parts(dimension: int, shard_mb: float, turns: int) -> dict[str, Any]:
+def parts(dimension: int, data_mb: float, turns: int) -> dict[str, Any]:
     """Return what a process alone takes for gradients, noise and sealing."""
     return {
-        "gradient": bench_parts.gradient(dimension, shard_mb, turns),
+        "gradient": bench_parts.gradient(dimension, data_mb, turns),
         "noise_ns": bench_parts.noise(dimension, turns),
         "sealing_gb_per_second": bench_parts.sealing(dimension, turns),
     }
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     if flags.show:
         return _show(flags, _read(flags.show))
     launcher = Launcher(flags.launcher or default_template(), flags.limit, _say)
-    result: dict[str, Any] = {"machine": _machine(launcher.version()), "turns": flags.turns, "shard_mb": flags.shard_mb}
+    result: dict[str, Any] = {"machine": _machine(launcher.version()), "turns": flags.turns, "data_mb": flags.data_mb}
     for section in _sections(launcher, flags, ranks, dimensions):
         result |= section
         if flags.json != "-":  # what is there is there, whatever happens to the next section
@@ -87,7 +87,7 @@ def _sections(
 ) -> Iterator[dict[str, Any]]:
     """Measure what the flags ask for, section by section; rounds if they ask for nothing."""
     if flags.targets:
-        targets, compared = measure_targets(launcher, flags.shard_mb, flags.turns, flags.peer_python)
+        targets, compared = measure_targets(launcher, flags.data_mb, flags.turns, flags.peer_python)
         yield {"targets": [target.to_dict() for target in targets]} | ({"peer": compared} if compared else {})
     if flags.ranks or not (flags.targets or flags.startup or flags.memory or flags.crowd):
         yield from _rounds(launcher, flags, ranks, dimensions)
@@ -126,7 +126,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     add = parser.add_argument
     add("--dimensions", default=DIMENSIONS, help=f"which, separated by commas (default: {DIMENSIONS})")
-    add("--shard-mb", type=float, default=32.0, help="the data of a rank in MB (default: 32)")
+    add("--data-mb", type=float, default=640.0, help="the data of all ranks in MB: more than caches hold (default: 640)")
     add("--turns", type=int, default=5, help="how often each kind is timed (default: 5)")
     add("--seconds", type=float, default=0.25, metavar="S", help="how long each time (default: 0.25)")
     add("--only", default="", metavar="KINDS", help="time these kinds alone, separated by commas")
@@ -161,7 +161,7 @@ def _as_rank(flags: argparse.Namespace, dimensions: Sequence[int]) -> int:
     only = flags.only.split(",") if flags.only else ()
     run: dict[str, Any] = {"ranks": transport.size, "mpi": transport.describe(), "dimensions": {}}
     result: dict[str, Any] = {
-        "machine": _machine(transport.describe()), "turns": flags.turns, "shard_mb": flags.shard_mb,
+        "machine": _machine(transport.describe()), "turns": flags.turns, "data_mb": flags.data_mb,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         if flags.memory:
@@ -173,7 +173,7 @@ def _as_rank(flags: argparse.Namespace, dimensions: Sequence[int]) -> int:
         else:
             for m in dimensions:
                 world = open_world()  # a new transport each time: one keeps the buffers of all its channels
-                kinds = make_kinds(world, m, flags.shard_mb, Path(folder), only)
+                kinds = make_kinds(world, m, flags.data_mb / world.size, Path(folder), only)
                 run["dimensions"][str(m)] = condense(measure(world, kinds, flags.turns, flags.seconds))
             if flags.parts:
                 result["parts"] = on_first(transport, lambda: _all_parts(flags, dimensions))
@@ -201,7 +201,7 @@ def _rounds(
     launcher: Launcher, flags: argparse.Namespace, ranks: Sequence[int], dimensions: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Measure the rounds of all numbers of ranks, what a process alone takes, and a peer's rounds if there is one."""
-    words = ["--dimensions", flags.dimensions, "--shard-mb", str(flags.shard_mb), "--turns", str(flags.turns)]
+    words = ["--dimensions", flags.dimensions, "--data-mb", str(flags.data_mb), "--turns", str(flags.turns)]
     words += ["--seconds", str(flags.seconds), "--only", flags.only, "--no-parts"]
     runs: list[dict[str, Any]] = []
     for n in ranks:
@@ -216,7 +216,7 @@ def _rounds(
 
 
 def _all_parts(flags: argparse.Namespace, dimensions: Sequence[int]) -> dict[str, Any]:
-    return {str(m): parts(m, flags.shard_mb, flags.turns) for m in dimensions}
+    return {str(m): parts(m, flags.data_mb, flags.turns) for m in dimensions}
 
 
 def _machine(mpi: str) -> dict[str, Any]:

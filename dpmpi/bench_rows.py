@@ -194,7 +194,7 @@ def make_kinds(
     """Return what runs rounds of each kind, or of the named ones; all ranks call this together."""
     stage, rank, size = Stage(transport, "ring", dimension, folder), transport.rank, transport.size
     wanted = [name for name in kinds_for(size, dimension) if not only or name in only]
-    dense = dense_data(rank, dimension, shard_mb if {"bare gradient", "dda", "dp-dda"} & set(wanted) else 0.0)
+    dense = dense_data(rank, dimension, shard_mb if {"bare gradient", "dda", "dp-dda", "sealed dp-dda"} & set(wanted) else 0.0)
     sparse = sparse_data(rank, dimension, shard_mb) if any("sparse" in name for name in wanted) else dense
     noise, g = make_mechanism("gaussian", SIGMA, fresh_key(), dimension), np.zeros(dimension)
     makers: dict[str, Callable[[], Many]] = {
@@ -206,6 +206,7 @@ def make_kinds(
         "bare noise": lambda: repeat(lambda: noise.perturb(g)),
         "dda": lambda: stage.rounds("dda", ConventionalDualAveraging(), dense),
         "dp-dda": lambda: stage.rounds("dp-dda", DualAveraging(), dense, sigma=SIGMA),
+        "sealed dp-dda": lambda: stage.rounds("sealed-dp-dda", DualAveraging(), dense, SEALED, SIGMA),
         "sparse dp-dda": lambda: stage.rounds("sparse", DualAveraging(), sparse, sigma=SIGMA),
         "sum": lambda: stage.rounds("sum", Totals(), dense),
         "expanded sum": lambda: stage.rounds("expanded", Totals(), dense, EXPANDED),
@@ -218,7 +219,7 @@ def kinds_for(size: int, dimension: int) -> list[str]:
     """Return which kinds are timed for so many ranks."""
     kinds = [
         "bare exchange", "mix", "sealed mix", "bare gradient", "bare sparse gradient", "bare noise", "dda", "dp-dda",
-        "sparse dp-dda",
+        "sealed dp-dda", "sparse dp-dda",
     ]  # fmt: skip
     if 8 * dimension * size * (size - 1) <= SUM_BYTES:
         kinds.append("sum")

@@ -48,18 +48,18 @@ class Target:
 
 
 def measure_targets(
-    launcher: Launcher, shard_mb: float, turns: int, peer: str | None
+    launcher: Launcher, data_mb: float, turns: int, peer: str | None
 ) -> tuple[list[Target], list[dict[str, Any]]]:
     """Return all ratios, those against DISROPT only if its interpreter is given, and how it compares in full."""
     targets, comparisons = [], []
     for m in GRADIENTS:
         launcher.say(f"gradient, m = {m}")
-        speed = gradient(m, shard_mb, turns)["dense"]["speed_of_bare"]
+        speed = gradient(m, data_mb, turns)["dense"]["speed_of_bare"]
         targets.append(Target(f"gradient, speed of BLAS, m = {m}", speed, ">=", SPEED_OF_BLAS))
     for n in RANKS:
         launcher.say(f"{n} ranks, rounds")
         kinds = "bare exchange,mix,bare gradient,bare noise,dp-dda"
-        flags = ("--shard-mb", str(shard_mb), "--turns", str(turns))
+        flags = ("--data-mb", str(data_mb), "--turns", str(turns))
         found = launcher.rounds(n, DIMENSION, *flags, "--only", kinds)["ratios"]
         where = f"{n} ranks, m = {DIMENSION}"
         targets.append(Target(f"mix / bare exchange, {where}", found["mix / bare exchange"], "<=", MIX_OVER_BARE))

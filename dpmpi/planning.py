@@ -40,9 +40,7 @@ def source_of(config: Config) -> Source:
     )  # fmt: skip
 
 
-def schedule_of(
-    config: Config, ranks: int, members: Sequence[int] | None = None
-) -> StaticSchedule | SampledSchedule:
+def schedule_of(config: Config, ranks: int, members: Sequence[int] | None = None) -> StaticSchedule | SampledSchedule:
     """Return who talks to whom in which round of a run that began with so many ranks, of which the members are left."""
     graph = make_graph(config.graph, ranks, config.seed)
     if members is not None and len(members) < ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -17,6 +18,7 @@ SEAL_BYTES = 16
 """A sealed message is longer by its tag."""
 SHARES_TAG = 1
 """The tag of channels that carry secret shares; vectors and sums have tag 0."""
+_pack_trailer = struct.Struct("=qq").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Channel:
     """
 
     __slots__ = (
-        "_incoming_trailers", "_trailers", "awaited", "distinct", "exchanges", "handle", "hop", "incoming",
+        "_incoming_trailers", "_stamp", "_trailers", "awaited", "distinct", "exchanges", "handle", "hop", "incoming",
         "incoming_messages", "outgoing", "outgoing_messages", "overhead", "payload_bytes", "peers", "rank", "round",
         "tag", "turn",
     )  # fmt: skip
@@ -74,8 +76,10 @@ class Channel:
         self.outgoing: list[list[Bytes]] = [[message[:payload_bytes] for message in one] for one in made]
         """For each of the two turns, the payloads: one for each peer if they are distinct, else one for all."""
         self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.incoming_messages]
-        self._trailers = [[message[n:].view(np.int64) for message in one] for one in made]
+        self._trailers = [[message.data[n:] for message in one] for one in made]
         self._incoming_trailers = [message.data[n:] for message in self.incoming_messages]
+        self._stamp = b""
+        """The trailer of the exchange that is under way."""
         self.exchanges = 0
         """How often the channel was used."""
         self.awaited: int | None = None
@@ -96,18 +100,17 @@ class Channel:
     def stamp(self, round_: int, hop: int) -> Channel:
         """Write (round, hop) into the outgoing trailers; return self, ready to be yielded to the transport."""
         self.round, self.hop = round_, hop
+        stamp = self._stamp = _pack_trailer(round_, hop)
         for trailer in self._trailers[self.turn]:
-            trailer[0], trailer[1] = round_, hop
+            trailer[:] = stamp
         self.exchanges += 1
         return self
 
     def check(self) -> None:
         """Raise `ProtocolError` if a message that came is not of this round and hop."""
-        if not self.peers:
-            return
-        expected = self._trailers[self.turn][0].tobytes()
+        stamp = self._stamp
         for trailer in self._incoming_trailers:
-            if trailer.tobytes() != expected:
+            if trailer.tobytes() != stamp:
                 peer = self.peers[self._incoming_trailers.index(trailer)]
                 round_, hop = np.frombuffer(trailer, np.int64)
                 raise ProtocolError(

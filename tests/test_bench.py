@@ -34,7 +34,7 @@ from dpmpi.bench_rows import (
 from dpmpi.bench_tables import BEGIN, END, draw, put, table, tables
 from dpmpi.bench_targets import Target, measure_targets
 from dpmpi.bench_timing import RATIOS, condense, ratios
-from dpmpi.crypto.seal import SealedPair
+from dpmpi.crypto.seal import SealedPair, position
 from dpmpi.crypto.speed import sealing_seconds
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError
@@ -97,20 +97,22 @@ def test_totals_add_up_the_same_vectors_in_every_round(config, hops, tags):
 SECONDS = {
     "bare exchange": 2.0, "bare gradient": 3.0, "bare noise": 5.0, "mix": 7.0, "dda": 11.0, "dp-dda": 13.0,
     "sealed mix": 17.0, "sum": 19.0, "expanded sum": 23.0, "full sum": 29.0, "bare sparse gradient": 31.0,
-    "sparse dp-dda": 37.0,
+    "sparse dp-dda": 37.0, "sealed dp-dda": 41.0,
 }  # fmt: skip
 
 
 def test_ratios_are_quotients():
     expected = {
         "mix / bare exchange": 7 / 2, "dda / bare parts": 11 / 5, "dp-dda / bare parts": 13 / 10,
-        "sparse dp-dda / bare parts": 37 / 38, "sealed mix / mix": 17 / 7, "expanded sum / sum": 23 / 19,
-        "full sum / sum": 29 / 19,
+        "sparse dp-dda / bare parts": 37 / 38, "sealed mix / mix": 17 / 7, "sealed dp-dda / dp-dda": 41 / 13,
+        "expanded sum / sum": 23 / 19, "full sum / sum": 29 / 19,
     }  # fmt: skip
     assert ratios(SECONDS) == expected
     assert {name for parts in RATIOS.values() for name in parts} == set(SECONDS) == set(kinds_for(3, 1))
     fewer = {name: value for name, value in SECONDS.items() if name not in ("expanded sum", "full sum", "bare noise")}
-    assert set(ratios(fewer)) == {"mix / bare exchange", "dda / bare parts", "sealed mix / mix"}
+    assert set(ratios(fewer)) == {
+        "mix / bare exchange", "dda / bare parts", "sealed mix / mix", "sealed dp-dda / dp-dda",
+    }  # fmt: skip
 
 
 def test_a_ratio_is_the_median_over_the_turns_and_not_that_of_medians():
@@ -191,7 +193,7 @@ def test_targets_judge_what_was_measured(monkeypatch):
     monkeypatch.setattr(bench_targets, "gradient", lambda m, mb, turns: {"dense": {"speed_of_bare": m}})
     monkeypatch.setattr(bench_targets, "consensus_of_peer", lambda *_: (peer["start"], peer["round"]))
     monkeypatch.setattr(bench_targets, "start_run", lambda launcher, ranks: ranks)
-    targets, compared = measure_targets(launcher, 32.0, 2, "python")
+    targets, compared = measure_targets(launcher, 640.0, 2, "python")
     found = {target.name: (target.ratio, target.bound, target.limit) for target in targets}
     assert found == {
         "gradient, speed of BLAS, m = 100": (100, ">=", 0.8),
@@ -206,7 +208,7 @@ def test_targets_judge_what_was_measured(monkeypatch):
         "DISROPT start / start, 20 ranks": (2, ">=", 3.0),
     }
     assert [one["ranks"] for one in compared] == [4, 20]
-    without, compared = measure_targets(launcher, 32.0, 2, None)
+    without, compared = measure_targets(launcher, 640.0, 2, None)
     assert [t.name for t in without] == [t.name for t in targets]
     assert [t.verdict for t in without if "DISROPT" in t.name] == ["not measured"] * 3
     assert compared == []
@@ -313,8 +315,8 @@ def test_both_seal_the_same_messages(monkeypatch):
     def seal(self, plain, out, round_, hop):
         keep(self, plain, out, round_, hop)
         ours.append((len(plain), len(out)))
-        nonce, data = self._outgoing.at(round_ + 1, hop, len(plain))
-        assert (len(nonce), len(data)) == (12, 52)
+        nonce, details = position(round_, hop, len(plain))
+        assert (len(nonce), len(self._sealed + details)) == (12, 52)
 
     monkeypatch.setattr(SealedPair, "seal", seal)
     monkeypatch.setattr("dpmpi.crypto.speed.AESGCM", Library)
@@ -462,7 +464,7 @@ def test_impossible_settings_are_refused_in_one_line(words, monkeypatch):
 
 @NEEDS_MPI
 def test_the_command_times_every_row():
-    arguments = ("--dimensions", 20, "--shard-mb", 0.01, "--turns", 1, "--seconds", 0.02, "--json", "-")
+    arguments = ("--dimensions", 20, "--data-mb", 0.01, "--turns", 1, "--seconds", 0.02, "--json", "-")
     done = mpirun(3, "bench", *arguments, limit=60, program=("-m", "dpmpi"))
     assert done.code == 0, done.err
     found = json.loads(done.out)

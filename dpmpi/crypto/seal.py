@@ -30,79 +30,96 @@ Buffer: TypeAlias = Bytes | memoryview | bytearray
 """Bytes in one piece, not longer words: an array is viewed as uint8 first."""
 
 _pack_details = struct.Struct(">QIQ").pack
+OVER = "positions must increase, and this one is over"
 _INTO = hasattr(AESGCM, "encrypt_into")  # older versions of the library return new bytes only
 
 
-class _Direction:
-    """One sender, one receiver, one key: the last position used, and what (2) begins with."""
+Position: TypeAlias = tuple[bytes, bytes]
+"""Where a message stands: (1), and (2) without its beginning."""
 
-    __slots__ = ("_bound", "aead", "last")
 
-    def __init__(self, session: Session, sender: int, receiver: int, key: bytes) -> None:
-        run = hashlib.sha256(session.run).digest()
-        numbers = struct.pack(">QII", session.incarnation, sender, receiver)
-        self._bound = hashlib.sha256(b"dpmpi sealed message" + run + numbers).digest()
-        self.aead: Any = AESGCM(key)
-        self.last = b""
-
-    def at(self, round_: int, hop: int, length: int) -> tuple[bytes, bytes]:
-        """Return (1) and (2); raise `ValueError` unless the position comes after the last one."""
-        try:
-            details = _pack_details(round_, hop, length)
-        except struct.error as error:
-            raise ValueError(f"expected 0 <= round < 2^64 and 0 <= hop < 2^32, got {round_!r} and {hop!r}") from error
-        nonce = details[:12]  # (1)
-        if nonce <= self.last:  # big-endian, so that bytes compare as positions do
-            raise ValueError("positions must increase, and this one is over")
-        return nonce, self._bound + details  # (2)
+def position(round_: int, hop: int, length: int) -> Position:
+    """Return where the messages of a round and hop stand, the same for all pairs that exchange so many bytes."""
+    try:
+        details = _pack_details(round_, hop, length)
+    except struct.error as error:
+        raise ValueError(f"expected 0 <= round < 2^64 and 0 <= hop < 2^32, got {round_!r} and {hop!r}") from error
+    return details[:12], details
 
 
 class SealedPair:
-    """One rank's end of the two directions between it and a peer."""
+    """One rank's end of the two directions between it and a peer: for each, what (2) begins with, and the last nonce.
 
-    __slots__ = ("_incoming", "_outgoing", "peer", "rank")
+    Nonces are big-endian, so they compare as positions do.
+    """
+
+    __slots__ = ("_heard", "_incoming", "_opened", "_outgoing", "_said", "_sealed", "peer", "rank")
 
     def __init__(self, session: Session, rank: int, peer: int, keys: PairKeys) -> None:
         self.rank = rank
         self.peer = peer
-        self._outgoing = _Direction(session, rank, peer, keys.outgoing)
-        self._incoming = _Direction(session, peer, rank, keys.incoming)
+        self._outgoing: Any = AESGCM(keys.outgoing)
+        self._incoming: Any = AESGCM(keys.incoming)
+        self._sealed = _bound(session, rank, peer)
+        self._opened = _bound(session, peer, rank)
+        self._said = self._heard = b""
 
     def seal(self, plain: Buffer, out: Buffer, round_: int, hop: int) -> None:
         """Write the sealed `plain`, `SEAL_BYTES` bytes longer, to `out`, for the peer to open at (round, hop)."""
-        way = self._outgoing
+        self.seal_at(position(round_, hop, len(plain)), plain, out)
+
+    def seal_at(self, place: Position, plain: Buffer, out: Buffer) -> None:
+        """Write the sealed `plain`, of the length that the position has, to `out`; they may begin at the same byte."""
+        nonce, details = place
+        if nonce <= self._said:
+            raise self._refusal(_told(nonce), OVER)
+        self._said = nonce  # before it is used: a nonce whose use failed half-way is used
         try:
-            nonce, data = way.at(round_, hop, len(plain))
-            way.last = nonce  # before it is used: a nonce whose use failed half-way is used
             if _INTO:
-                way.aead.encrypt_into(nonce, plain, data, out)
+                self._outgoing.encrypt_into(nonce, plain, self._sealed + details, out)
             else:
-                _put(out, way.aead.encrypt(nonce, plain, data))
+                _put(out, self._outgoing.encrypt(nonce, plain, self._sealed + details))
         except ValueError as error:
-            reason = _misfit(len(out), len(plain)) or str(error)
-            where = f"round {round_}, hop {hop}"
-            raise ValueError(
-                f"rank {self.rank} cannot seal a message to rank {self.peer} in {where}: {reason}"
-            ) from error
+            raise self._refusal(_told(nonce), _misfit(len(out), len(plain)) or str(error)) from error
 
     def open(self, sealed: Buffer, out: Buffer, round_: int, hop: int) -> None:
         """Write what the peer sealed for (round, hop) to `out`; raise `SealBroken`, with zeros there, if it did not."""
-        way = self._incoming
+        self.open_at(position(round_, hop, len(out)), sealed, out)
+
+    def open_at(self, place: Position, sealed: Buffer, out: Buffer) -> None:
+        """Write what the peer sealed for a position to `out`, of the length it has; they may begin at the same byte."""
+        nonce, details = place
         try:
-            nonce, data = way.at(round_, hop, len(out))
+            if nonce <= self._heard:
+                raise ValueError(OVER)
             if _INTO:
-                way.aead.decrypt_into(nonce, sealed, data, out)
+                self._incoming.decrypt_into(nonce, sealed, self._opened + details, out)
             else:
-                _put(out, way.aead.decrypt(nonce, sealed, data))
+                _put(out, self._incoming.decrypt(nonce, sealed, self._opened + details))
         except (InvalidTag, ValueError) as error:
-            _put(out, bytes(len(out)))
             misfit = _misfit(len(sealed), len(out))
             reason = misfit or str(error) or "it was changed, or belongs to another round, rank or run"
-            where = f"round {round_}, hop {hop}"
+            _put(out, bytes(len(out)))
             raise SealBroken(
-                f"rank {self.rank} could not open the message of rank {self.peer} in {where}: {reason}"
+                f"rank {self.rank} could not open the message of rank {self.peer} in {_told(nonce)}: {reason}"
             ) from error
-        way.last = nonce  # only now: what did not open must not keep the true message out
+        self._heard = nonce  # only now: what did not open must not keep the true message out
+
+    def _refusal(self, where: str, reason: str) -> ValueError:
+        return ValueError(f"rank {self.rank} cannot seal a message to rank {self.peer} in {where}: {reason}")
+
+
+def _bound(session: Session, sender: int, receiver: int) -> bytes:
+    """Return what (2) begins with."""
+    run = hashlib.sha256(session.run).digest()
+    numbers = struct.pack(">QII", session.incarnation, sender, receiver)
+    return hashlib.sha256(b"dpmpi sealed message" + run + numbers).digest()
+
+
+def _told(nonce: bytes) -> str:
+    """Return (1) in words."""
+    round_, hop = struct.unpack(">QI", nonce)
+    return f"round {round_}, hop {hop}"
 
 
 def _misfit(sealed: int, plain: int) -> str:

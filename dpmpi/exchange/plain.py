@@ -47,11 +47,15 @@ class _Link:
         self.outgoing: list[Numbers] = [payloads[0].view(wire)[:length] for payloads in channel.outgoing]
         self.answer: Array = np.zeros(length)
         self.scratch: Array = np.zeros(length)
-        self.terms: list[list[tuple[Numbers, float]]] = []
-        """For each of the two outgoing buffers, (vector, weight) of this rank and its peers in rank order."""
+        self.terms: list[list[tuple[Numbers, Array]]] = []
+        """For each of the two outgoing buffers, (vector, weight) of this rank and its peers in rank order.
+
+        Weights are arrays without axes: to make one of a float takes numpy longer than to multiply a short vector.
+        """
         for own in self.outgoing:
             terms = [(channel.rank, own, near.self_weight), *zip(channel.peers, received, near.weights, strict=True)]
-            self.terms.append([(vector, weight) for _, vector, weight in sorted(terms, key=lambda term: term[0])])
+            terms.sort(key=lambda term: term[0])
+            self.terms.append([(vector, np.array(weight, np.float64)) for _, vector, weight in terms])
 
     def weighted_sum(self, turn: int, out: Array) -> Array:
         """Write sum_j w_j v_j to `out`, in rank order."""

@@ -29,8 +29,11 @@ BRIEF_BYTES = 1 << 15
 """Up to this length a message gets through while its sender computes."""
 CARD_BYTES = 256
 """A text that fits, with its length, is collected in one step."""
-YIELDS = 12
-"""How often to poll at once, yielding the core in between, before napping."""
+YIELDS, YIELDING_SECONDS = 12, 100e-6
+"""How often to poll at least, and how long, yielding the core in between, before napping.
+
+Where no other rank wants the core, a yield takes no time, and a nap takes longer than most messages.
+"""
 SLOW_SHARE = 8
 """A wait of this fraction of the deadline is worth a word."""
 SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
@@ -71,12 +74,15 @@ def open_world(deadline: float = 120.0) -> MpiTransport:
     With more ranks than cores, a rank that polls without yielding keeps the core from the rank it waits for (measured:
     a round of 20 ranks on 2 cores takes 100 ms instead of 2). Open MPI must be told before it starts.
     """
-    crowded = local_ranks(os.environ) > usable_cores()
-    if crowded:
+    here, size = local_ranks(os.environ), launched_as(os.environ)[1]
+    if here > usable_cores():
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    if here == size:  # all on one host: memory is the network, and 20 ranks that look for others take a second
+        os.environ.setdefault("OMPI_MCA_pml", "ob1")
+        os.environ.setdefault("OMPI_MCA_btl", "^ofi,uct")
     if fault_tolerant(os.environ):  # else survivors of a death may wait for the dead when they finalise
         os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
-    if fault_tolerant(os.environ) and local_ranks(os.environ) < launched_as(os.environ)[1]:
+    if fault_tolerant(os.environ) and here < size:
         # A host that falls silent is missed by its heartbeat; a thread sends it, or a rank that computes would be too.
         for name in ("detector", "detector_thread", "propagator_with_rbcast"):
             os.environ.setdefault(f"OMPI_MCA_mpi_ft_{name}", "1")
@@ -170,8 +176,15 @@ class MpiTransport:
         to hear from it.
         """
         channel.awaited = None
+        requests = channel.handle.awaited[channel.turn]
+        testall, yield_core = self._testall, os.sched_yield
         try:
-            self._poll(channel.handle.awaited[channel.turn], channel)
+            for _ in range(YIELDS):
+                yield_core()
+                if testall(requests):
+                    break
+            else:
+                self._poll(requests, channel)
         except Exception as error:
             raise translated(error) from error
         channel.check()
@@ -184,14 +197,10 @@ class MpiTransport:
                 self._poll(sends, channel)
 
     def _poll(self, requests: list[Any], channel: Channel) -> None:
-        testall, yield_core = self._testall, os.sched_yield
-        for _ in range(YIELDS):
-            yield_core()
-            if testall(requests):
-                return
+        """Poll and nap until the requests are complete; raise `NeighbourSilent` after the deadline."""
 
         def ready() -> bool:
-            if testall(requests):
+            if self._testall(requests):
                 return True
             missing = [k for k, receive in enumerate(channel.handle.receives) if not receive.Test()]
             channel.awaited = missing[0] if missing else channel.awaited
@@ -205,13 +214,16 @@ class MpiTransport:
             raise self._silence(channel)
 
     def _nap_until(self, ready: Callable[[], bool], slow: Callable[[], None] | None = None) -> bool:
-        """Poll and nap, longer each time; return False if it is not ready by the deadline.
+        """Poll and yield, then nap, longer each time; return False if it is not ready by the deadline.
 
         If it takes a good part of that, call `slow`, once.
         """
         begin, nap = time.monotonic(), SHORTEST_NAP
         while not ready():
             waited = time.monotonic() - begin
+            if waited < YIELDING_SECONDS:
+                os.sched_yield()
+                continue
             if waited > self._deadline:
                 return False
             if slow is not None and waited > self._deadline / SLOW_SHARE:

@@ -2,6 +2,9 @@
 
 A channel of this transport holds what the ranks mean; behind it stands one of the transport inside that holds what
 travels: for each peer its own sealed bytes. What does not open raises `SealBroken`, and nothing of it is used.
+
+Messages are opened where they came, and what is meant for one peer alone is sealed where it is: with many ranks on a
+core, buffers that no rank has are buffers that do not push another's out of the cache.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
-from dpmpi.crypto.seal import SealedPair
+from dpmpi.crypto.seal import SealedPair, position
 from dpmpi.wire import SEAL_BYTES, Channel, Transport
 
 
@@ -57,10 +60,15 @@ class SealedTransport:
     ) -> Channel:
         """Return a new channel for what is meant, with one for what travels behind it."""
         meant = Channel(rank, peers, payload_bytes, tag, distinct, overhead)
-        meant.handle = self.inside.channel(
+        sealed = meant.handle = self.inside.channel(
             rank, peers, payload_bytes + SEAL_BYTES, tag, distinct=True, overhead=overhead + SEAL_BYTES
         )
-        self._lines[meant] = _Lines(meant, meant.handle, self._pairs[rank])
+        meant.incoming_messages = sealed.incoming_messages
+        meant.incoming = [payload[:payload_bytes] for payload in sealed.incoming]
+        if distinct:
+            meant.outgoing_messages = sealed.outgoing_messages
+            meant.outgoing = [[payload[:payload_bytes] for payload in one] for one in sealed.outgoing]
+        self._lines[meant] = _Lines(meant, sealed, self._pairs[rank])
         return meant
 
     def start(self, channel: Channel) -> None:
@@ -68,8 +76,9 @@ class SealedTransport:
         begin = perf_counter()
         sealed: Channel = channel.handle
         round_, hop, turn = channel.round, channel.hop, channel.turn
+        place = position(round_, hop, channel.payload_bytes)
         for pair, plain, out in self._lines[channel].outgoing[turn]:
-            pair.seal(plain, out, round_, hop)
+            pair.seal_at(place, plain, out)
         sealed.turn = turn
         self.crypto_seconds[channel.rank] += perf_counter() - begin
         self.inside.start(sealed.stamp(round_, hop))
@@ -89,7 +98,7 @@ class SealedTransport:
 
     def _open(self, channel: Channel) -> None:
         begin = perf_counter()
-        round_, hop = channel.round, channel.hop
+        place = position(channel.round, channel.hop, channel.payload_bytes)
         for pair, message, out in self._lines[channel].incoming:
-            pair.open(message, out, round_, hop)
+            pair.open_at(place, message, out)
         self.crypto_seconds[channel.rank] += perf_counter() - begin
