@@ -126,7 +126,7 @@ def _parser() -> Parser:
     )  # fmt: skip
     add = parser.add_argument
     add("--dimensions", default=DIMENSIONS, help=f"which, separated by commas (default: {DIMENSIONS})")
-    add("--data-mb", type=float, default=640.0, help="the data of all ranks in MB: more than caches hold (default: 640)")
+    add("--data-mb", type=float, default=640.0, help="the data of all ranks in MB (default: 640)")
     add("--turns", type=int, default=5, help="how often each kind is timed (default: 5)")
     add("--seconds", type=float, default=0.25, metavar="S", help="how long each time (default: 0.25)")
     add("--only", default="", metavar="KINDS", help="time these kinds alone, separated by commas")

@@ -194,7 +194,8 @@ def make_kinds(
     """Return what runs rounds of each kind, or of the named ones; all ranks call this together."""
     stage, rank, size = Stage(transport, "ring", dimension, folder), transport.rank, transport.size
     wanted = [name for name in kinds_for(size, dimension) if not only or name in only]
-    dense = dense_data(rank, dimension, shard_mb if {"bare gradient", "dda", "dp-dda", "sealed dp-dda"} & set(wanted) else 0.0)
+    computing = any(name.endswith(("gradient", "dda")) and "sparse" not in name for name in wanted)
+    dense = dense_data(rank, dimension, shard_mb if computing else 0.0)
     sparse = sparse_data(rank, dimension, shard_mb) if any("sparse" in name for name in wanted) else dense
     noise, g = make_mechanism("gaussian", SIGMA, fresh_key(), dimension), np.zeros(dimension)
     makers: dict[str, Callable[[], Many]] = {

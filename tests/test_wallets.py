@@ -75,7 +75,7 @@ def test_a_broken_ledger_is_refused(tmp_path, capsys):
     flags = ["--ledger", str(tmp_path / "ledger"), "--noise", "1"]
     run(tmp_path / "one", *flags)
     path = tmp_path / "ledger" / "rank-001.jsonl"
-    path.write_text(path.read_text().replace(',40]', ',4]'))
+    path.write_text(path.read_text().replace(",40]", ",4]"))
     assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
     assert "the hash chain is broken" in capsys.readouterr().err
 
