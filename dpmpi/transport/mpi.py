@@ -68,25 +68,29 @@ def fault_tolerant(environment: Mapping[str, str]) -> bool:
     return environment.get("OMPI_MCA_mpi_ft_enable", "0") not in ("", "0", "false")
 
 
-def open_world(deadline: float = 120.0) -> MpiTransport:
-    """Initialise MPI and return the transport over a private copy of COMM_WORLD.
-
-    With more ranks than cores, a rank that polls without yielding keeps the core from the rank it waits for (measured:
-    a round of 20 ranks on 2 cores takes 100 ms instead of 2). Open MPI must be told before it starts.
-    """
-    here, size = local_ranks(os.environ), launched_as(os.environ)[1]
+def advice(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what Open MPI should be told before it starts, unless the user has told it otherwise."""
+    here, size = local_ranks(environment), launched_as(environment)[1]
+    told: dict[str, str] = {}
     if here > usable_cores():
-        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    if here == size:  # all on one host: memory is the network, and 20 ranks that look for others take a second
-        os.environ.setdefault("OMPI_MCA_pml", "ob1")
-        os.environ.setdefault("OMPI_MCA_btl", "^ofi,uct")
-    if fault_tolerant(os.environ):  # else survivors of a death may wait for the dead when they finalise
-        os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
-    if fault_tolerant(os.environ) and here < size:
-        # A host that falls silent is missed by its heartbeat; a thread sends it, or a rank that computes would be too.
-        for name in ("detector", "detector_thread", "propagator_with_rbcast"):
-            os.environ.setdefault(f"OMPI_MCA_mpi_ft_{name}", "1")
-        os.environ.setdefault("OMPI_MCA_mpi_add_procs_cutoff", "1000000")  # else a survivor asks a lost host who is who
+        # A rank that polls without yielding keeps the core from the rank it waits for: measured, a round of 20 ranks on
+        # 2 cores takes 100 ms instead of 2.
+        told["mpi_yield_when_idle"] = "1"
+    if here == size:  # all on one host, where memory is the network: 20 ranks that look for others take a second
+        told |= {"pml": "ob1", "btl": "^ofi,uct"}
+    if fault_tolerant(environment):  # else survivors of a death may wait for the dead when they finalise
+        told["async_mpi_finalize"] = "1"
+        if here < size:
+            # A host that falls silent is missed by its heartbeat; a thread sends it, or a rank that computes would be too.
+            told |= {f"mpi_ft_{name}": "1" for name in ("detector", "detector_thread", "propagator_with_rbcast")}
+            told["mpi_add_procs_cutoff"] = "1000000"  # else a survivor asks a lost host who is who
+    return {f"OMPI_MCA_{name}": value for name, value in told.items()}
+
+
+def open_world(deadline: float = 120.0) -> MpiTransport:
+    """Initialise MPI and return the transport over a private copy of COMM_WORLD."""
+    for name, value in advice(os.environ).items():
+        os.environ.setdefault(name, value)
     import mpi4py  # noqa: PLC0415 - importing initialises MPI
 
     mpi4py.rc.thread_level = "single"  # one thread per rank: MPI need not lock
