@@ -81,7 +81,7 @@ def advice(environment: Mapping[str, str]) -> dict[str, str]:
     if fault_tolerant(environment):  # else survivors of a death may wait for the dead when they finalise
         told["async_mpi_finalize"] = "1"
         if here < size:
-            # A host that falls silent is missed by its heartbeat; a thread sends it, or a rank that computes would be too.
+            # A silent host is missed by its heartbeat; a thread sends it, or a rank that computes would be missed too.
             told |= {f"mpi_ft_{name}": "1" for name in ("detector", "detector_thread", "propagator_with_rbcast")}
             told["mpi_add_procs_cutoff"] = "1000000"  # else a survivor asks a lost host who is who
     return {f"OMPI_MCA_{name}": value for name, value in told.items()}
