@@ -55,7 +55,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _bench(argv: Sequence[str]) -> int:
-    from dpmpi.bench import main as bench  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.bench.command import main as bench  # noqa: PLC0415 - each command brings its own imports
 
     return bench(argv)
 
@@ -73,25 +73,25 @@ def _verify(argv: Sequence[str]) -> int:
 
 
 def _audit(argv: Sequence[str]) -> int:
-    from dpmpi.audit import main as audit  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.audit.command import main as audit  # noqa: PLC0415 - each command brings its own imports
 
     return audit(argv)
 
 
 def _sweep(argv: Sequence[str]) -> int:
-    from dpmpi.sweep import main as sweep  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.sweep.command import main as sweep  # noqa: PLC0415 - each command brings its own imports
 
     return sweep(argv)
 
 
 def _report(argv: Sequence[str]) -> int:
-    from dpmpi.report import main as report  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.report.command import main as report  # noqa: PLC0415 - each command brings its own imports
 
     return report(argv)
 
 
 def _chaos(argv: Sequence[str]) -> int:
-    from dpmpi.chaos import main as chaos  # noqa: PLC0415 - each command brings its own imports
+    from dpmpi.chaos.command import main as chaos  # noqa: PLC0415 - each command brings its own imports
 
     return chaos(argv)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmpi import audit
-from dpmpi.audit_statistics import (
+from dpmpi.audit import command as audit
+from dpmpi.audit.statistics import (
     Rule,
     Signal,
     choose_rule,
@@ -21,7 +21,7 @@ from dpmpi.audit_statistics import (
     scores,
     two_world_bound,
 )
-from dpmpi.audit_wire import LABEL, Laboratory, audit_one_run, audit_runs, canary_shard, gaussian, local_problem
+from dpmpi.audit.wire import LABEL, Laboratory, audit_one_run, audit_runs, canary_shard, gaussian, local_problem
 from dpmpi.cli import main as command
 from dpmpi.config import Config
 from dpmpi.core import Query

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dpmpi.audit_sum import SumLaboratory
-from dpmpi.audit_wire import canary_shard
+from dpmpi.audit.sums import SumLaboratory
+from dpmpi.audit.wire import canary_shard
 from dpmpi.config import parse
 from dpmpi.errors import ConfigError
 from dpmpi.transport.loopback import LoopbackTransport

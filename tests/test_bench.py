@@ -15,11 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launcher import MPIRUN, mpirun, survivors, wait_until
 
-from dpmpi import bench, bench_launch, bench_memory, bench_parts, bench_targets
 from dpmpi import rows as rows_module
-from dpmpi.bench_launch import Launcher, consensus_of_peer
-from dpmpi.bench_parts import alternate
-from dpmpi.bench_rows import (
+from dpmpi.bench import command as bench
+from dpmpi.bench import launch as bench_launch
+from dpmpi.bench import memory as bench_memory
+from dpmpi.bench import parts as bench_parts
+from dpmpi.bench import targets as bench_targets
+from dpmpi.bench.launch import Launcher, consensus_of_peer
+from dpmpi.bench.parts import alternate
+from dpmpi.bench.rows import (
     EXPANDED,
     FULL,
     PLAIN,
@@ -31,9 +35,9 @@ from dpmpi.bench_rows import (
     kinds_for,
     sparse_data,
 )
-from dpmpi.bench_tables import BEGIN, END, draw, put, table, tables
-from dpmpi.bench_targets import Target, measure_targets
-from dpmpi.bench_timing import RATIOS, condense, ratios
+from dpmpi.bench.tables import BEGIN, END, draw, put, table, tables
+from dpmpi.bench.targets import Target, measure_targets
+from dpmpi.bench.timing import RATIOS, condense, ratios
 from dpmpi.crypto.seal import SealedPair, position
 from dpmpi.crypto.speed import sealing_seconds
 from dpmpi.engine import Engine, Seat

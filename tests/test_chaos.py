@@ -18,9 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmpi import chaos, chaos_launch, chaos_promises, chaos_rank
-from dpmpi import chaos_checks as checks
-from dpmpi.chaos_faults import (
+from dpmpi.chaos import checks
+from dpmpi.chaos import command as chaos
+from dpmpi.chaos import launch as chaos_launch
+from dpmpi.chaos import promises as chaos_promises
+from dpmpi.chaos import rank as chaos_rank
+from dpmpi.chaos.faults import (
     KINDS,
     MOMENTS,
     PAYLOAD,
@@ -36,7 +39,7 @@ from dpmpi.chaos_faults import (
     pauses_file,
     record_file,
 )
-from dpmpi.chaos_launch import Ended, launch, processes
+from dpmpi.chaos.launch import Ended, launch, processes
 from dpmpi.config import parse
 from dpmpi.core import Agent, Sampling
 from dpmpi.errors import ConfigError

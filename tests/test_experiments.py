@@ -9,8 +9,8 @@ import pytest
 from dpmpi.data.base import deal
 from dpmpi.errors import ConfigError
 from dpmpi.planning import noise_levels, prospect_of, schedule_of, source_of
-from dpmpi.sweepfile import read_sweep
-from dpmpi.sweepplan import plan_runs
+from dpmpi.sweep.file import read_sweep
+from dpmpi.sweep.plan import plan_runs
 
 FOLDER = Path(__file__).parent.parent / "docs" / "experiments"
 FILES = sorted(FOLDER.glob("*.toml"))

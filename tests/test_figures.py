@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpmpi import drawing, figures
-from dpmpi.axes import Axis, Scale, blocks, by_thousands, draw_frame, labels, limits, ticks
-from dpmpi.charts import Chart, Curve, Panel
-from dpmpi.drawing import Drawing, colour, marker, text_width, wrap
-from dpmpi.network import BINS, MOST_NODES, draw_traffic, edge_bytes
+from dpmpi.report import drawing, figures
+from dpmpi.report.axes import Axis, Scale, blocks, by_thousands, draw_frame, labels, limits, ticks
+from dpmpi.report.charts import Chart, Curve, Panel
+from dpmpi.report.drawing import Drawing, colour, marker, text_width, wrap
+from dpmpi.report.network import BINS, MOST_NODES, draw_traffic, edge_bytes
+from dpmpi.report.timeline import COLUMNS, ROWS, SHADES, columns, draw_waits, longest
 from dpmpi.results import Waits
-from dpmpi.timeline import COLUMNS, ROWS, SHADES, columns, draw_waits, longest
 
 FINITE = st.floats(-1e12, 1e12)
 

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmpi import plots
-from dpmpi.charts import chart_csv, plot_chart, runs_charts, utility_charts
-from dpmpi.drawing import DARK, LIGHT
 from dpmpi.errors import ConfigError, DataError
-from dpmpi.network import edge_bytes
-from dpmpi.report import main, write_report
+from dpmpi.report import plots
+from dpmpi.report.charts import chart_csv, plot_chart, runs_charts, utility_charts
+from dpmpi.report.command import main, write_report
+from dpmpi.report.drawing import DARK, LIGHT
+from dpmpi.report.network import edge_bytes
 from dpmpi.results import (
     QUANTILES,
     RANGE,
@@ -35,7 +35,7 @@ from dpmpi.results import (
     text_table,
 )
 from dpmpi.run import main as train
-from dpmpi.sweepfile import Plot
+from dpmpi.sweep.file import Plot
 
 FLAGS = [
     "--data=synthetic:samples=80,features=4", "--rounds=12", "--evaluate=4", "--allow-large-delta", "--reference",

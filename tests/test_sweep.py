@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from launcher import finish, survivors, wait_until
 
-from dpmpi import sweep as command
 from dpmpi.config import parse
 from dpmpi.errors import ConfigError
 from dpmpi.run import main as train
-from dpmpi.sweepfile import Plot, read_sweep
-from dpmpi.sweepplan import flags_of, plan_runs
+from dpmpi.sweep import command
+from dpmpi.sweep.file import Plot, read_sweep
+from dpmpi.sweep.plan import flags_of, plan_runs
 
+REPOSITORY = Path(__file__).parents[1]
 BASE = """
 title = "Two noises"
 ranks = 3
@@ -248,10 +249,10 @@ def test_a_launcher_that_is_not_there(tmp_path):
 
 def test_an_interrupted_sweep_leaves_no_process_and_can_go_on(tmp_path):
     file = write(tmp_path, BASE.replace("rounds = 2", "rounds = 10000000"))
-    program = f"import sys; from dpmpi.sweep import main; sys.exit(main(['{file}', '--quick', '--out', '{tmp_path}']))"
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, env=os.environ | {"PYTHONPATH": str(Path(command.__file__).parents[1])},
+        [sys.executable, "-m", "dpmpi", "sweep", file, "--quick", "--out", tmp_path], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     assert wait_until(lambda: list(tmp_path.rglob("metrics/rank-000.jsonl")), 20)
     process.send_signal(signal.SIGTERM)  # to the sweep alone: the run must not outlive it
@@ -263,7 +264,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_can_go_on(tmp_path):
 
 
 def test_the_documented_example_is_a_sweep(tmp_path):
-    page = Path(command.__file__).parents[1] / "docs/experiments/README.md"
+    page = REPOSITORY / "docs/experiments/README.md"
     example = page.read_text().split("```toml\n")[1].split("```")[0]
     sweep, runs = plan(tmp_path, example)
     assert len(runs) == 10 * (4 + 3 + 1)

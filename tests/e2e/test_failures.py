@@ -1,6 +1,6 @@
 """Ranks that die, are told to stop, or are all killed, under a real mpirun: what the others do, and what is left.
 
-A rank dies in an exact round (dpmpi.chaos_rank). Going on without it takes Open MPI 5 with ULFM.
+A rank dies in an exact round (dpmpi.chaos.rank). Going on without it takes Open MPI 5 with ULFM.
 """
 
 import json
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from launcher import MPIRUN, finish, survivors, wait_until
 
-from dpmpi.chaos_checks import undisturbed
-from dpmpi.chaos_faults import Fault, Plan, Record, record_file
+from dpmpi.chaos.checks import undisturbed
+from dpmpi.chaos.faults import Fault, Plan, Record, record_file
 from dpmpi.config import parse
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.verify import verify
@@ -41,7 +41,7 @@ LIMIT = 60
 def start(ranks, plan, *flags, ulfm=True):
     """Start a run, disturbed as the plan says, in a process group of its own."""
     how = ["--with-ft", "ulfm"] if ulfm else []
-    command = [MPIRUN, *how, "-n", str(ranks), sys.executable, "-m", "dpmpi.chaos_rank", str(plan), "--"]
+    command = [MPIRUN, *how, "-n", str(ranks), sys.executable, "-m", "dpmpi.chaos.rank", str(plan), "--"]
     return subprocess.Popen(
         [*command, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dpmpi.drawing import text_width
-from dpmpi.report import write_report
+from dpmpi.report.command import write_report
+from dpmpi.report.drawing import text_width
 from dpmpi.run import main as train
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")

@@ -27,8 +27,8 @@ from dpmpi.privacy.ledger import FIRST, Ledger, _hash, read_ledger, recorded_run
 from dpmpi.rows import Dense
 from dpmpi.rundir import RunDirectory
 from dpmpi.snapshots import FORMAT, Snapshot, to_bytes
-from dpmpi.sweepfile import read_sweep
-from dpmpi.sweepplan import plan_runs
+from dpmpi.sweep.file import read_sweep
+from dpmpi.sweep.plan import plan_runs
 from dpmpi.wallets import check_owner, first_order, owner_mark
 
 # --- ledgers ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""A lower bound on epsilon, measured from the wire: `python -m dpmpi audit`."""

@@ -1,0 +1,1 @@
+"""What rounds, starts and memory cost on this machine: `python -m dpmpi bench`."""

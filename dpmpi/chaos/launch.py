@@ -1,0 +1,107 @@
+"""Starts the ranks of a run to which something is to happen, and sees to it that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpmpi.bench.launch import CROWDED, default_template
+from dpmpi.chaos.faults import Plan, Record, record_file
+from dpmpi.errors import ConfigError
+
+MARK = "DPMPI_CHAOS"
+"""The variable by which the processes of a start are known, whatever group or session they put themselves in."""
+LINGER_SECONDS = 5.0
+"""How long after their launcher processes may take to end."""
+POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a start ended."""
+
+    code: int | None
+    """The launcher's exit code; None if it had to be killed."""
+    gone: float
+    """When its last process had ended, in seconds since 1970."""
+    left: tuple[int, ...]
+    """The processes that were there long after the launcher had ended."""
+    said: tuple[str, ...]
+    """The lines that dpmpi itself wrote to the terminal."""
+    killed: bool = False
+    """Whether everything was killed on purpose."""
+
+
+def tolerant_template() -> str:
+    """Return the launcher of this interpreter's environment, with survivors that can go on (Open MPI 5)."""
+    return default_template().replace("-n {ranks}", "--with-ft ulfm -n {ranks}")
+
+
+def processes(mark: str) -> list[int]:
+    """Return the processes that have the mark in their environment."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def kill_all(mark: str) -> None:
+    """Kill every process with the mark; those that it starts meanwhile too."""
+    while alive := processes(mark):
+        for pid in alive:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+
+
+def launch(
+    template: str, plan: Plan, file: Path, flags: Sequence[str], limit: float,
+    kill_now: Callable[[float, int], bool] = lambda _seconds, _round: False,
+) -> Ended:  # fmt: skip
+    """Run a start of a run to its end, or until `kill_now(seconds since the start, the furthest round)`.
+
+    What the ranks say goes to files beside the plan.
+    """
+    plan.write(file)
+    mark, begin = secrets.token_hex(8), time.monotonic()
+    program = [sys.executable, "-m", "dpmpi.chaos.rank", str(file), "--", *flags]
+    command = [*(word.replace("{ranks}", str(len(plan.names))) for word in shlex.split(template)), *program]
+    with file.with_suffix(".out").open("wb") as out, file.with_suffix(".err").open("wb") as err:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own launcher
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                env=CROWDED | dict(os.environ) | {MARK: mark},
+            )  # fmt: skip
+        except OSError as error:
+            raise ConfigError(
+                f"expected a launcher, cannot start {command[0]}: {error.strerror} (--launcher)"
+            ) from None
+    records = [Record(record_file(file, name)) for name in plan.names]
+    try:
+        killed = False
+        while process.poll() is None and time.monotonic() - begin < limit and not killed:
+            time.sleep(POLL_SECONDS)
+            killed = kill_now(time.monotonic() - begin, max(record.round for record in records))
+        code = process.poll()
+        end = time.monotonic() + LINGER_SECONDS
+        while code is not None and (left := processes(mark)) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+        gone = time.time()
+        left = [] if code is None else processes(mark)
+    finally:
+        kill_all(mark)
+        process.wait()
+    lines = file.with_suffix(".err").read_text(encoding="utf-8", errors="replace").splitlines()
+    return Ended(code, gone, tuple(left), tuple(line for line in lines if line.startswith("dpmpi:")), killed)

@@ -1,0 +1,1 @@
+"""Figures and one page from run directories: `python -m dpmpi report`."""

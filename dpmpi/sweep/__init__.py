@@ -1,0 +1,1 @@
+"""Families of runs, described in a file, run one after the other: `python -m dpmpi sweep`."""
