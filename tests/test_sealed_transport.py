@@ -177,9 +177,7 @@ def test_keys_of_another_incarnation_open_nothing():
     inside = LoopbackTransport(3)
     old, new = (sealed(inside, Session(b"a run", incarnation)) for incarnation in (0, 1))
     for transport, rank in ((old, 0), (new, 1)):
-        transport.start(transport.channel(rank, [1 - rank], 40, 0).stamp(1, 0))
-    channel = new.channel(1, [0], 40, 0)
-    channel.stamp(1, 0)
-    channel.handle.stamp(1, 0)
+        channel = transport.channel(rank, [1 - rank], 40, 0)
+        transport.start(channel.stamp(1, 0))
     with pytest.raises(SealBroken, match=re.escape("rank 1 could not open the message of rank 0 in round 1, hop 0")):
         new.done(channel)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
-from dpmpi.crypto.seal import SealedPair, position
+from dpmpi.crypto.seal import Position, SealedPair, position
 from dpmpi.wire import SEAL_BYTES, Channel, Transport
 
 
@@ -22,10 +22,12 @@ class _Lines:
     An exchange is short, and to slice or look up for every message would be seen in it.
     """
 
-    __slots__ = ("incoming", "outgoing")
+    __slots__ = ("incoming", "outgoing", "place", "sealed")
 
     def __init__(self, meant: Channel, sealed: Channel, pairs: Mapping[int, SealedPair]) -> None:
         ends = [pairs[peer] for peer in meant.peers]
+        self.sealed = sealed
+        """The channel of what travels."""
         self.outgoing: list[list[tuple[SealedPair, memoryview, memoryview]]] = []
         """For each of the two outgoing buffers."""
         for plain, out in zip(meant.outgoing, sealed.outgoing, strict=True):
@@ -34,6 +36,8 @@ class _Lines:
         self.incoming: list[tuple[SealedPair, memoryview, memoryview]] = [
             (end, a.data, b.data) for end, a, b in zip(ends, sealed.incoming, meant.incoming, strict=True)
         ]
+        self.place: Position = (b"", b"")
+        """Where the messages of the exchange that is under way stand."""
 
 
 class SealedTransport:
@@ -46,7 +50,6 @@ class SealedTransport:
         self.ranks = inside.ranks
         self.tolerant = inside.tolerant
         self._pairs = pairs
-        self._lines: dict[Channel, _Lines] = {}
         self.crypto_seconds: dict[int, float] = dict.fromkeys(inside.ranks, 0.0)
         """What each rank of this process spent on sealing and opening."""
         self.total = inside.total
@@ -60,7 +63,7 @@ class SealedTransport:
     ) -> Channel:
         """Return a new channel for what is meant, with one for what travels behind it."""
         meant = Channel(rank, peers, payload_bytes, tag, distinct, overhead)
-        sealed = meant.handle = self.inside.channel(
+        sealed = self.inside.channel(
             rank, peers, payload_bytes + SEAL_BYTES, tag, distinct=True, overhead=overhead + SEAL_BYTES
         )
         meant.incoming_messages = sealed.incoming_messages
@@ -68,37 +71,40 @@ class SealedTransport:
         if distinct:
             meant.outgoing_messages = sealed.outgoing_messages
             meant.outgoing = [[payload[:payload_bytes] for payload in one] for one in sealed.outgoing]
-        self._lines[meant] = _Lines(meant, sealed, self._pairs[rank])
+        meant.handle = _Lines(meant, sealed, self._pairs[rank])
         return meant
 
     def start(self, channel: Channel) -> None:
         """Seal the payloads, each for its receiver, and send them."""
         begin = perf_counter()
-        sealed: Channel = channel.handle
+        lines: _Lines = channel.handle
         round_, hop, turn = channel.round, channel.hop, channel.turn
-        place = position(round_, hop, channel.payload_bytes)
-        for pair, plain, out in self._lines[channel].outgoing[turn]:
+        place = lines.place = position(round_, hop, channel.payload_bytes)
+        for pair, plain, out in lines.outgoing[turn]:
             pair.seal_at(place, plain, out)
+        sealed = lines.sealed
         sealed.turn = turn
         self.crypto_seconds[channel.rank] += perf_counter() - begin
         self.inside.start(sealed.stamp(round_, hop))
 
     def done(self, channel: Channel) -> bool:
         """Return whether a message has come from every peer; if so, they are open."""
-        if not self.inside.done(channel.handle):
+        if not self.inside.done(channel.handle.sealed):
             return False
         self._open(channel)
         return True
 
     def wait(self, channel: Channel) -> None:
         """Wait for the messages, and open them."""
-        self.inside.wait(channel.handle)
-        channel.awaited = channel.handle.awaited
+        sealed: Channel = channel.handle.sealed
+        self.inside.wait(sealed)
+        channel.awaited = sealed.awaited
         self._open(channel)
 
     def _open(self, channel: Channel) -> None:
         begin = perf_counter()
-        place = position(channel.round, channel.hop, channel.payload_bytes)
-        for pair, message, out in self._lines[channel].incoming:
+        lines: _Lines = channel.handle
+        place = lines.place
+        for pair, message, out in lines.incoming:
             pair.open_at(place, message, out)
         self.crypto_seconds[channel.rank] += perf_counter() - begin
