@@ -71,6 +71,9 @@ class SealedTransport:
         if distinct:
             meant.outgoing_messages = sealed.outgoing_messages
             meant.outgoing = [[payload[:payload_bytes] for payload in one] for one in sealed.outgoing]
+        else:  # what is meant does not travel: one buffer will do for both turns
+            meant.outgoing_messages = [meant.outgoing_messages[0]] * 2
+            meant.outgoing = [meant.outgoing[0]] * 2
         meant.handle = _Lines(meant, sealed, self._pairs[rank])
         return meant
 
