@@ -255,7 +255,8 @@ def _end_all(
         text = f"{text} {explain(read_waits(folder))}"
     text += _how_to_go_on(directory)
     # All ranks are interrupted, and a rank that fails takes the others down by signals: who writes first speaks.
-    if directory is None or directory.note_end(text):
+    speaks = directory is None or directory.note_end(text)
+    if speaks:
         _say(f"dpmpi: {text}", sys.stderr)
         if interrupted and "OMPI_COMM_WORLD_RANK" in os.environ:
             _tell_terminal(f"dpmpi: {text}")
@@ -265,7 +266,7 @@ def _end_all(
     if isinstance(transport, MpiTransport):
         _tell_the_others(transport, error)
         time.sleep(BEFORE_ABORT_SECONDS)
-        transport.abort(code)
+        transport.abort(code if speaks or not transport.tolerant else 0)  # one that fails is enough for mpirun: `abort`
     return code
 
 
