@@ -176,7 +176,9 @@ def read_manifest(directory: RunDirectory) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be used ({error}): it names the rounds that all ranks have") from error
+        raise CheckpointError(
+            f"{path} cannot be used ({error!s:.200}): it names the rounds that all ranks have"
+        ) from error
     return found
 
 

@@ -270,3 +270,10 @@ def test_the_documented_example_is_a_sweep(tmp_path):
     assert len(runs) == 10 * (4 + 3 + 1)
     assert len(plan(tmp_path, example, quick=True)[1]) == 2 * 3
     assert sweep.series[1].settings == {"calibration": "theorem"}
+
+
+def test_a_number_of_thousands_of_digits_is_refused(tmp_path):
+    """Python reads it as hexadecimal, but does not print it."""
+    file = write(tmp_path, BASE.replace("epsilon = [1.0, 4.0]", f"epsilon = [0x{'f' * 5000}]"))
+    with pytest.raises(ConfigError, match="epsilon must be below 2\\^63, found a number of thousands of digits"):
+        read_sweep(file)

@@ -214,6 +214,8 @@ def _settings(where: str, table: dict[str, Any]) -> Settings:
             raise ConfigError(f"{where} {key} is not for a sweep's settings: use {_RESERVED[name]}")
         if not isinstance(value, str | int | float):
             raise ConfigError(f"{where} {key} must be one value: text, a number, true or false; found {shown(value)}")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{where} {key} must be below 2^63, found {shown(value)}")
         settings[name] = _expanded(f"{where} {key}", value) if isinstance(value, str) else value
     return settings
 

@@ -228,6 +228,15 @@ def test_damaged_manifest(data, tmp_path):
         assert all(0 <= member < found.origin for member in found.members)
 
 
+def test_a_manifest_with_a_long_name_is_refused_in_a_short_message(tmp_path):
+    path = tmp_path / "checkpoint" / "manifest.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"[" * 4000: 1, "members": [0]}))
+    with pytest.raises(CheckpointError) as caught:
+        read_manifest(RunDirectory(tmp_path))
+    assert len(str(caught.value)) < 600
+
+
 # --- sweeps ----------------------------------------------------------------------------------------------------------
 
 SWEEP = b"""\
