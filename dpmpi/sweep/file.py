@@ -172,14 +172,14 @@ def _plot(position: int, table: dict[str, Any], grid: Mapping[str, Any]) -> Plot
         raise ConfigError(f"{where}: expected x and y, found {', '.join(table) or 'neither'}")
     plot = Plot(**{key: _text(table, key) for key in table})
     if plot.log not in ("", "x", "y", "xy"):
-        raise ConfigError(f"{where}: log is x, y or xy, found {plot.log!r}")
+        raise ConfigError(f"{where}: log is x, y or xy, found {shown(plot.log)}")
     if plot.over_time(grid) and plot.y not in CURVES:
         text = f"{where}: over {plot.x}, y is one of {', '.join(CURVES)}"
-        raise ConfigError(f"{text}; found {plot.y!r}{nearest(plot.y, CURVES)}")
+        raise ConfigError(f"{text}; found {shown(plot.y)}{nearest(plot.y, CURVES)}")
     if not plot.over_time(grid) and plot.x not in grid and "." not in plot.x:
         known = (*OVER_TIME, *grid)
         text = f"{where}: x is one of {', '.join(known)} or a dotted key of summary.json"
-        raise ConfigError(f"{text}; found {plot.x!r}{nearest(plot.x, known)}")
+        raise ConfigError(f"{text}; found {shown(plot.x)}{nearest(plot.x, known)}")
     return plot
 
 

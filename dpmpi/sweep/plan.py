@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from dpmpi.config import Config, from_values, make_parser
+from dpmpi.config import Config, from_values, make_parser, shown
 from dpmpi.errors import ConfigError
 from dpmpi.planning import schedule_of, source_of
 from dpmpi.sweep.file import FROM_OPTIMUM, Series, Settings, Sweep, Value, dashed
@@ -64,7 +64,7 @@ def flags_of(settings: Mapping[str, Value]) -> list[str]:
 def _planned(sweep: Sweep, series: Series, point: Settings, repetition: int) -> PlannedRun:
     """Return one run; the seed moves on with the repetition, and so does a repeatable noise, or all would be equal."""
     settings = {k: v for k, v in (sweep.base | series.settings | point).items() if k not in series.without}
-    where = f"series {series.name!r}" + "".join(f", {key} = {value}" for key, value in point.items())
+    where = f"series {series.name!r}" + "".join(f", {key} = {shown(value)}" for key, value in point.items())
     try:
         config = _config(settings)
         if sweep.advance_seed:
