@@ -32,7 +32,7 @@ CURVES = ("objective", "suboptimality", "accuracy", "consensus_error", "error", 
 FROM_OPTIMUM = ("suboptimality", "error", "rank_error")
 """What is measured from the optimum, which a run looks for with `reference = true`."""
 
-MOST_RUNS = 10_000
+MOST_RUNS = 2_000
 """Of one sweep: all are checked before the first one starts."""
 
 _RESERVED = {"out": "--out", "loopback": "--launcher", "ranks": "ranks = N at the top", "config": "[run] itself"}
