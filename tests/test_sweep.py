@@ -277,3 +277,8 @@ def test_a_number_of_thousands_of_digits_is_refused(tmp_path):
     file = write(tmp_path, BASE.replace("epsilon = [1.0, 4.0]", f"epsilon = [0x{'f' * 5000}]"))
     with pytest.raises(ConfigError, match="epsilon must be below 2\\^63, found a number of thousands of digits"):
         read_sweep(file)
+
+
+def test_a_million_ranks_are_refused_before_their_graph_is_made(tmp_path):
+    with pytest.raises(ConfigError, match="expected at most 10000 ranks, found 1000000"):
+        read_sweep(write(tmp_path, BASE.replace("ranks = 3", "ranks = 1000000")))

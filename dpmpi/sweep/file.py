@@ -32,8 +32,10 @@ CURVES = ("objective", "suboptimality", "accuracy", "consensus_error", "error", 
 FROM_OPTIMUM = ("suboptimality", "error", "rank_error")
 """What is measured from the optimum, which a run looks for with `reference = true`."""
 
-MOST_RUNS = 2_000
+MOST_RUNS = 10_000
 """Of one sweep: all are checked before the first one starts."""
+MOST_RANKS = 10_000
+"""Of one run: its graph is made to check it."""
 
 _RESERVED = {"out": "--out", "loopback": "--launcher", "ranks": "ranks = N at the top", "config": "[run] itself"}
 _TOP = ("title", "paper", "figure", "text", "ranks", "repetitions", "run", "quick", "series", "grid", "repeat", "plot")
@@ -136,13 +138,18 @@ def _sweep(path: Path, table: dict[str, Any], quick: bool, repeat: int | None) -
                 raise ConfigError(f"series {one.name!r}, grid: no value of {key} is one of {shown(list(grid[key]))}")
     repetitions = repeat or _count("repetitions", counts["repetitions"])
     runs = repetitions * sum(math.prod(map(len, one.values(grid).values())) for one in series)
+    ranks = _count("ranks", counts["ranks"])
+    if ranks > MOST_RANKS:
+        raise ConfigError(f"expected at most {MOST_RANKS} ranks, found {shown(ranks)}")
     if runs > MOST_RUNS:
-        raise ConfigError(f"expected at most {MOST_RUNS} runs, found {runs}: fewer repetitions, or a smaller grid")
+        raise ConfigError(
+            f"expected at most {MOST_RUNS} runs, found {shown(runs)}: fewer repetitions, or a smaller grid"
+        )
     plots = tuple(_plot(position, one, grid) for position, one in enumerate(_tables(table, "plot")))
     return Sweep(
         name=path.stem + ("-quick" if quick else ""), title=_text(table, "title", path.stem),
         paper=_text(table, "paper"), figure=_text(table, "figure"), text=_text(table, "text"),
-        ranks=_count("ranks", counts["ranks"]),
+        ranks=ranks,
         repetitions=repetitions,
         advance_seed=_repeat(_table(table, "repeat")),
         base=base, series=series, grid=grid, plots=plots,
