@@ -56,9 +56,14 @@ class Channel:
     )  # fmt: skip
 
     def __init__(
-        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
-    ) -> None:
-        """Make the buffers; `distinct`: each peer gets its own bytes; `overhead` of the payload are seals."""
+        self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0,
+        over: Channel | None = None,
+    ) -> None:  # fmt: skip
+        """Make the buffers; `distinct`: each peer gets its own bytes; `overhead` of the payload are seals.
+
+        Over another channel, whose messages are longer and different for each peer, this one is a view of them. What is
+        the same for all peers does not travel then, and has one buffer for both turns.
+        """
         n = -(-payload_bytes // 8) * 8  # whole words, so that the trailer is aligned
         self.rank = rank
         self.peers = tuple(peers)
@@ -68,16 +73,23 @@ class Channel:
         self.overhead = overhead
         self.round = self.hop = self.turn = 0
         """The exchange that is under way, and which of the two outgoing buffers it uses."""
-        different = len(self.peers) if distinct else 1
-        made: list[list[Bytes]] = [[np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(different)] for _ in range(2)]
+
+        def new(count: int) -> list[Bytes]:
+            return [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in range(count)]
+
+        if over is None:
+            made = [new(len(self.peers) if distinct else 1) for _ in range(2)]
+        else:
+            made = over.outgoing_messages if distinct else [new(1)] * 2
         self.outgoing_messages: list[list[Bytes]] = made if distinct else [one * len(self.peers) for one in made]
         """For each of the two turns, the message to each peer."""
-        self.incoming_messages: list[Bytes] = [np.zeros(n + TRAILER_BYTES, np.uint8) for _ in self.peers]
+        self.incoming_messages: list[Bytes] = new(len(self.peers)) if over is None else over.incoming_messages
         self.outgoing: list[list[Bytes]] = [[message[:payload_bytes] for message in one] for one in made]
         """For each of the two turns, the payloads: one for each peer if they are distinct, else one for all."""
         self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.incoming_messages]
-        self._trailers = [[message.data[n:] for message in one] for one in made]
-        self._incoming_trailers = [message.data[n:] for message in self.incoming_messages]
+        trailer = slice(n, n + TRAILER_BYTES)
+        self._trailers = [[message.data[trailer] for message in one] for one in made]
+        self._incoming_trailers = [message.data[trailer] for message in self.incoming_messages]
         self._stamp = b""
         """The trailer of the exchange that is under way."""
         self.exchanges = 0

@@ -62,18 +62,10 @@ class SealedTransport:
         self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False, overhead: int = 0
     ) -> Channel:
         """Return a new channel for what is meant, with one for what travels behind it."""
-        meant = Channel(rank, peers, payload_bytes, tag, distinct, overhead)
         sealed = self.inside.channel(
             rank, peers, payload_bytes + SEAL_BYTES, tag, distinct=True, overhead=overhead + SEAL_BYTES
         )
-        meant.incoming_messages = sealed.incoming_messages
-        meant.incoming = [payload[:payload_bytes] for payload in sealed.incoming]
-        if distinct:
-            meant.outgoing_messages = sealed.outgoing_messages
-            meant.outgoing = [[payload[:payload_bytes] for payload in one] for one in sealed.outgoing]
-        else:  # what is meant does not travel: one buffer will do for both turns
-            meant.outgoing_messages = [meant.outgoing_messages[0]] * 2
-            meant.outgoing = [meant.outgoing[0]] * 2
+        meant = Channel(rank, peers, payload_bytes, tag, distinct, overhead, over=sealed)
         meant.handle = _Lines(meant, sealed, self._pairs[rank])
         return meant
 
