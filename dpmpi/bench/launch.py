@@ -35,6 +35,21 @@ CROWDED = {
 _BARRIER = "import time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier(); c.rank or print(time.time())"
 
 
+def launch_command(template: str, ranks: int, program: Sequence[str]) -> list[str]:
+    """Return the words of the command that starts so many ranks of a program, by a template like `Launcher`'s."""
+    return [*(word.replace("{ranks}", str(ranks)) for word in shlex.split(template)), *program]
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], **streams: Any) -> subprocess.Popen[Any]:
+    """Start a launcher in a session of its own; raise `ConfigError` if it is not there."""
+    try:
+        return subprocess.Popen(  # noqa: S603 - the user's own launcher
+            command, stdin=subprocess.DEVNULL, start_new_session=True, env=environment, **streams
+        )
+    except OSError as error:
+        raise ConfigError(f"expected a launcher, cannot start {command[0]}: {error.strerror} (--launcher)") from None
+
+
 @dataclass(frozen=True)
 class Launcher:
     """How ranks are started, and how long they may take."""
@@ -48,7 +63,7 @@ class Launcher:
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
         """Return the words of the command that starts so many ranks of a program."""
-        return [*(word.replace("{ranks}", str(ranks)) for word in shlex.split(self.template)), *program]
+        return launch_command(self.template, ranks, program)
 
     def run(self, ranks: int, program: Sequence[str], more: Mapping[str, str] | None = None) -> str:
         """Run the ranks to their end; return what they wrote. Raise `ConfigError` if they fail or take too long."""
@@ -56,15 +71,9 @@ class Launcher:
         if ranks > usable_cores():  # dpmpi tells Open MPI itself; a peer is to have it as good
             environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
         command = self.command(ranks, program)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own launcher
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                start_new_session=True, env=environment,
-            )  # fmt: skip
-        except OSError as error:
-            raise ConfigError(
-                f"expected a launcher, cannot start {command[0]}: {error.strerror} (--launcher)"
-            ) from None
+        process: subprocess.Popen[str] = start(
+            command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         try:
             with _terminated_as_interrupted():
                 out, err = process.communicate(timeout=self.limit)

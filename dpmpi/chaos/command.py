@@ -90,14 +90,20 @@ def run_one(setting: Setting, number: int, kind: str, seed: int, victims: tuple[
     return Outcome(number, kind, faults, str(folder), time.monotonic() - begin, promises, notes)
 
 
+def tally(outcomes: Sequence[Outcome], name: str) -> dict[str, int]:
+    """Return how often a promise was kept and broken."""
+    found = [one.promises[name] for one in outcomes if name in one.promises]
+    kept = sum(why is None for why in found)
+    return {"kept": kept, "broken": len(found) - kept}
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Return how often each promise was kept and broken."""
+    """Return how often each promise that was asked for was kept and broken."""
     rows = [("promise", "kept", "broken")]
     for name, text in PROMISES.items():
-        found = [one.promises[name] for one in outcomes if name in one.promises]
-        if found:
-            kept = sum(why is None for why in found)
-            rows.append((text, str(kept), str(len(found) - kept)))
+        counts = tally(outcomes, name)
+        if any(counts.values()):
+            rows.append((text, str(counts["kept"]), str(counts["broken"])))
     width = max(len(row[0]) for row in rows)
     return "\n".join(f"{text:<{width}}  {kept:>5}  {broken:>6}" for text, kept, broken in rows)
 
@@ -107,14 +113,7 @@ def write(path: Path, command: Sequence[str], setting: Setting, outcomes: Sequen
     told = {
         "command": shlex.join(["python", "-m", "dpmpi", "chaos", *command]), "ranks": setting.ranks,
         "launcher": setting.launcher,
-        "promises": {
-            name: {
-                "text": text,
-                "kept": sum(one.promises.get(name, "") is None for one in outcomes),
-                "broken": sum(one.promises.get(name) is not None for one in outcomes),
-            }
-            for name, text in PROMISES.items()
-        },
+        "promises": {name: {"text": text} | tally(outcomes, name) for name, text in PROMISES.items()},
         "runs": [asdict(one) for one in outcomes],
     }  # fmt: skip
     RunDirectory(path).write_text("chaos.json", json.dumps(told, indent=1) + "\n")

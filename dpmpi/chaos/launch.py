@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmpi.bench.launch import CROWDED, default_template
+from dpmpi.bench.launch import CROWDED, default_template, launch_command, start
 from dpmpi.chaos.faults import Plan, Record, record_file
-from dpmpi.errors import ConfigError
 
 MARK = "DPMPI_CHAOS"
 """The variable by which the processes of a start are known, whatever group or session they put themselves in."""
@@ -77,17 +74,9 @@ def launch(
     plan.write(file)
     mark, begin = secrets.token_hex(8), time.monotonic()
     program = [sys.executable, "-m", "dpmpi.chaos.rank", str(file), "--", *flags]
-    command = [*(word.replace("{ranks}", str(len(plan.names))) for word in shlex.split(template)), *program]
+    command = launch_command(template, len(plan.names), program)
     with file.with_suffix(".out").open("wb") as out, file.with_suffix(".err").open("wb") as err:
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the user's own launcher
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                env=CROWDED | dict(os.environ) | {MARK: mark},
-            )  # fmt: skip
-        except OSError as error:
-            raise ConfigError(
-                f"expected a launcher, cannot start {command[0]}: {error.strerror} (--launcher)"
-            ) from None
+        process = start(command, CROWDED | dict(os.environ) | {MARK: mark}, stdout=out, stderr=err)
     records = [Record(record_file(file, name)) for name in plan.names]
     try:
         killed = False
