@@ -168,7 +168,7 @@ class Mix(Request):
     def __init__(
         self, vector: Sendable, out: Array | None = None, plus: Sendable | None = None, times: float = 1.0
     ) -> None:
-        super().__init__(vector, out)
+        Request.__init__(self, vector, out)
         if plus is not None and not isinstance(plus, Sendable):
             raise LeakError(f"Mix adds a Release or public(value, because=...), got {type(plus).__name__}")
         self.plus = plus

@@ -296,7 +296,8 @@ def neighbourhood(graph: Graph, rank: int, common: float | None) -> Neighbourhoo
     """Return the neighbours of `rank` with their weights, from degrees only; `common` is from `common_weight`."""
     peers, d = graph.neighbours(rank), graph.degrees
     w = tuple(1.0 / (1 + max(d[rank], d[j])) if common is None else common for j in peers)  # (1)
-    return Neighbourhood(peers, w, 1.0 - sum(w))  # (4)
+    own = 1.0 / (1 + len(peers))  # (4), without its rounding, where all have this weight
+    return Neighbourhood(peers, w, own if {*w} == {own} else 1.0 - sum(w))  # (4)
 
 
 def mixing_matrix(graph: Graph, weights: str) -> Array:

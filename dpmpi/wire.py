@@ -46,7 +46,8 @@ class Channel:
 
     A message is the payload followed by the trailer (round, hop). There are two sets of outgoing buffers, used in
     turns: when a rank has heard from all its peers of one exchange, they have heard its message of the exchange before,
-    so the buffer that is filled next is never one that still travels, and nobody has to wait for a send.
+    so the buffer that is filled next is never one that still travels, and nobody has to wait for a send. So `flip`
+    begins every exchange.
     """
 
     __slots__ = (

@@ -56,13 +56,21 @@ def test_static_neighbourhoods_are_the_rows_of_the_mixing_matrix(weights):
         ((t, near),) = schedule.rounds(rank, 4, 5)
         assert t == 4
         assert near.peers == graph.neighbours(rank)
-        assert near.self_weight == 1.0 - sum(near.weights)
+        assert near.self_weight == pytest.approx(1.0 - sum(near.weights), abs=1e-15)
         W[rank, list(near.peers)] = near.weights
         W[rank, rank] = near.self_weight
     np.testing.assert_array_equal(W, mixing_matrix(graph, weights))
     assert schedule.beta() == pytest.approx(np.linalg.svd(W, compute_uv=False)[1], abs=1e-12)
     assert schedule.share == 1.0
     assert schedule.size == 10
+
+
+@pytest.mark.parametrize(("name", "size"), [("ring", 20), ("complete", 7), ("torus", 16)])
+def test_where_all_ranks_have_as_many_neighbours_all_weights_are_the_same(name, size):
+    schedule = make_schedule(make_graph(name, size, 0), "metropolis", None, 0)
+    for rank in range(size):
+        near = schedule.neighbourhood(rank)
+        assert {near.self_weight, *near.weights} == {1.0 / (1 + len(near.peers))}
 
 
 def test_static_yields_every_round_and_always_the_same_object():

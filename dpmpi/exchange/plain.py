@@ -1,7 +1,8 @@
 """The plain exchange: one hop, vectors as float64 or, on a narrow wire, as float32.
 
-The answer to `Mix` is sum_j w_ij v_j, multiplied and added up one rank after the other in rank order, so that its bits
-do not depend on the transport or on which message came first.
+The answer to `Mix` is sum_j w_ij v_j, added up one rank after the other in rank order, so that its bits do not depend
+on the transport or on which message came first. Vectors are multiplied by their weights before they are added; where
+all weights are the same, as on a ring, their sum is multiplied instead, which takes 3 steps for 3 vectors and not 5.
 
 On a float32 wire v_j is what was sent, the rank's own included: every rank sees the same numbers. Products and sums are
 taken in float64. Rounding what was released is post-processing and costs no privacy.
@@ -31,7 +32,7 @@ def payload_bytes(length: int, wire: str = "float64") -> int:
 
 
 class _Link:
-    """A channel with its buffers seen as vectors, and the terms of the weighted sum in rank order."""
+    """A channel with its buffers seen as vectors, and what the weighted sum takes: terms in rank order."""
 
     def __init__(self, channel: Channel, near: Neighbourhood, length: int, wire: str) -> None:
         self.channel = channel
@@ -56,14 +57,23 @@ class _Link:
             terms = [(channel.rank, own, near.self_weight), *zip(channel.peers, received, near.weights, strict=True)]
             terms.sort(key=lambda term: term[0])
             self.terms.append([(vector, np.array(weight, np.float64)) for _, vector, weight in terms])
+        same = bool(near.peers) and {near.self_weight} == {*near.weights} and not self.narrow
+        self.common: Array | None = np.array(near.self_weight, np.float64) if same else None
+        """The weight of all vectors, if it is one."""
 
     def weighted_sum(self, turn: int, out: Array) -> Array:
         """Write sum_j w_j v_j to `out`, in rank order."""
-        multiply, add, scratch = self.multiply, np.add, self.scratch
-        terms = iter(self.terms[turn])
-        vector, weight = next(terms)
+        multiply, add = self.multiply, np.add
+        terms = self.terms[turn]
+        if self.common is not None:
+            add(terms[0][0], terms[1][0], out)
+            for vector, _ in terms[2:]:
+                add(out, vector, out)
+            multiply(out, self.common, out)
+            return out
+        scratch, (vector, weight) = self.scratch, terms[0]
         multiply(vector, weight, out)
-        for vector, weight in terms:
+        for vector, weight in terms[1:]:
             multiply(vector, weight, scratch)
             add(out, scratch, out)
         return out

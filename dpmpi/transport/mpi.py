@@ -75,7 +75,7 @@ def fault_tolerant(environment: Mapping[str, str]) -> bool:
 def advice(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what Open MPI should be told before it starts, unless the user has told it otherwise."""
     here, size = local_ranks(environment), launched_as(environment)[1]
-    told: dict[str, str] = {}
+    told = {"btl_sm_eager_limit": str(BRIEF_BYTES)}  # through memory that ranks share, without a word of the receiver
     if here > usable_cores():
         # A rank that polls without yielding keeps the core from the rank it waits for: measured, a round of 20 ranks on
         # 2 cores takes 100 ms instead of 2.
@@ -161,12 +161,8 @@ class MpiTransport:
 
     def start(self, channel: Channel) -> None:
         """Start the receives, then the sends."""
-        requests: _Requests = channel.handle
-        sends = requests.sends[channel.turn]
         try:
-            if not self._testall(sends):  # cannot be, see Channel; but a buffer that travels must not be sent again
-                self._poll(sends, channel)
-            self._startall(requests.all[channel.turn])
+            self._startall(channel.handle.all[channel.turn])
         except Exception as error:
             raise translated(error) from error
 
@@ -408,6 +404,8 @@ class _Requests:
             for messages in channel.outgoing_messages
         ]
         self.all = [self.receives + sends for sends in self.sends]
-        # A long message may need its sender's help until it is through: then wait for the sends too.
+        # A long message may need its sender's help until it is through: then wait for the sends too. Else for those of
+        # the exchange before, which are over when the receives are (see Channel): MPI wants to be asked before they
+        # start again.
         brief = channel.payload_bytes <= BRIEF_BYTES
-        self.awaited = [self.receives if brief else both for both in self.all]
+        self.awaited = [self.receives + self.sends[turn ^ 1] if brief else self.all[turn] for turn in range(2)]

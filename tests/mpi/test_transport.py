@@ -141,6 +141,7 @@ def test_disjoint_edges_of_different_rounds_overlap(world, on_all):
                 report = np.zeros(1)
                 request = comm.Irecv(report, 2)
                 world._finish(request, "the report of rank 2")
+            channel.flip()
             world.start(channel.stamp(t, 0))
             world.wait(channel)
         if world.rank == 2:
