@@ -13,7 +13,7 @@ import numpy as np
 from dpmpi.agreement import on_first
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
 from dpmpi.config import Config
-from dpmpi.core import Agent, Array, Mix, Steps, Sum, public
+from dpmpi.core import Agent, Array, Mix, Request, Steps, Sum, public
 from dpmpi.engine import Engine, Seat
 from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES
@@ -46,19 +46,21 @@ FULL = Config(exchange="shares", share_mode="full")
 
 @dataclass(frozen=True)
 class Consensus(Method):
-    """Averages a public vector: a round that is nothing but its exchange."""
+    """Averages a public vector: a round that is nothing but its exchange. The state is what it asks for."""
 
-    def start(self, agent: Agent) -> Array:
-        """Return a vector that differs between ranks."""
-        return np.full(agent.dimension, float(agent.rank))
+    def start(self, agent: Agent) -> Request:
+        """Return the request: a vector that differs between ranks, to be overwritten by the answer."""
+        v = np.full(agent.dimension, float(agent.rank))
+        return Mix(public(v, because="it never met data"), out=v)
 
-    def round(self, agent: Agent, state: Array, t: int) -> Steps:
-        """Mix."""
-        yield Mix(public(state, because="it never met data"), out=state)
+    def round(self, agent: Agent, state: Request, t: int) -> Steps:
+        """Ask."""
+        yield state
 
-    def model(self, agent: Agent, state: Array, t: int, out: Array) -> None:
-        """Write the vector."""
-        np.copyto(out, state)
+    def model(self, agent: Agent, state: Request, t: int, out: Array) -> None:
+        """Write the last answer."""
+        if state.out is not None:
+            np.copyto(out, state.out)
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return none."""
@@ -69,17 +71,10 @@ class Consensus(Method):
 class Totals(Consensus):
     """Adds up the vectors of all ranks, the same ones in every round."""
 
-    def start(self, agent: Agent) -> Array:
-        """Return the rank's vector and room for the sum."""
-        return np.vstack((super().start(agent), np.zeros(agent.dimension)))
-
-    def round(self, agent: Agent, state: Array, t: int) -> Steps:
-        """Ask for the sum."""
-        yield Sum(public(state[0], because="it never met data"), out=state[1])
-
-    def model(self, agent: Agent, state: Array, t: int, out: Array) -> None:
-        """Write the sum."""
-        np.copyto(out, state[1])
+    def start(self, agent: Agent) -> Request:
+        """Return the request: the rank's vector, and room for the sum."""
+        v = np.full(agent.dimension, float(agent.rank))
+        return Sum(public(v, because="it never met data"), out=np.zeros(agent.dimension))
 
 
 class Bare:

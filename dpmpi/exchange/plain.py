@@ -134,7 +134,7 @@ class PlainExchange:
             if link.narrow and (kind is Gather or kind is NeighbourSum):
                 bits = vector.view(np.int64)
                 np.bitwise_and(bits, _FLOAT32_BITS, bits)
-            np.copyto(out, vector)
+            out[...] = vector  # as np.copyto, which takes twice the steps
         yield channel.stamp(round_, self._hop)
         self._hop += 1
         if kind is Mix or kind is Sum:
