@@ -3,9 +3,10 @@
     RUN/checkpoint/rank-003-400.state   what rank 3 had after round 400, for its owner alone (mode 0600)
     RUN/checkpoint/manifest.json        the last round that all ranks are known to have, written by the first rank
 
-A file is written under a temporary name, fsynced and renamed, by a thread, while the rounds go on. At the next
-checkpoint the ranks tell each other that they have the one before; only then is an older one removed. So at any moment
-there is a round that all ranks have, and a crash costs the rounds since then: at most one interval.
+A file is written under a temporary name, fsynced and renamed, by a thread, while the rounds go on. The ranks tell each
+other what they have by votes that travel with the rounds (pace.py), and nobody waits; only when all have a checkpoint
+are older ones removed. So at any moment there is a round that all ranks have, and a crash costs the rounds since then:
+at most one interval, unless a disk is slower than that.
 
 What was released in these rounds is charged again when they are repeated, under fresh noise.
 """
@@ -86,26 +87,37 @@ class Keeper:
         self._manifest = manifest
         self._names = [manifest.members[rank] for rank in transport.ranks]
         self._thread: threading.Thread | None = None
-        self._round = 0
-        self._failed: str | None = None
+        self.written = 0
+        """The last round of which all ranks here have a checkpoint on disk, of those begun here."""
 
     def keep(self, snapshots: Sequence[Snapshot]) -> None:
-        """Begin to write a checkpoint, and agree on the one before; all processes call this after the same round."""
-        self._settle()
+        """Begin to write a checkpoint; all processes call this after the same round."""
+        self._join()
         contents = [to_bytes(snapshot) for snapshot in snapshots]
-        self._round, self._failed = snapshots[0].round, None
-        self._thread = threading.Thread(target=self._write, args=(self._round, contents), name=THREAD)
+        self._thread = threading.Thread(target=self._write, args=(snapshots[0].round, contents), name=THREAD)
         self._thread.start()
 
+    def settle(self, round_: int) -> None:
+        """Take note that all ranks have the checkpoint of a round: older ones can go."""
+        if round_ <= self._manifest.round:
+            return
+        self._manifest = replace(self._manifest, round=round_)
+        if 0 in self._transport.ranks:
+            write_manifest(self._directory, self._manifest)
+        for name in self._names:
+            for older, path in checkpoint_files(self._folder, name).items():
+                if older < round_:
+                    path.unlink(missing_ok=True)
+
     def finish(self) -> int:
-        """Wait until the last checkpoint is on every rank's disk; return its round, 0 if there is none."""
-        self._settle()
+        """Wait until the last checkpoint is on every rank's disk; return the last that all have, 0 if there is none."""
+        self._join()
+        self.settle(min(everyone(self._transport, lambda: [self.written] * len(self._names))))
         return self._manifest.round
 
     def remove(self) -> None:
         """Remove all checkpoints of these ranks: the run has its result."""
-        if self._thread is not None:
-            self._thread.join()
+        self._join()
         for name in self._names:
             for path in checkpoint_files(self._folder, name).values():
                 path.unlink(missing_ok=True)
@@ -114,31 +126,20 @@ class Keeper:
         with suppress(OSError):  # another rank's is still there, or there never was one
             self._folder.rmdir()
 
-    def _settle(self) -> None:
-        """Agree on the checkpoint that was begun last; then the older ones can go."""
-        if self._thread is None:
-            return
-        self._thread.join()
-        self._thread = None
-        here = [self._failed is None] * len(self._names)
-        if not all(everyone(self._transport, lambda: here)):
-            if self._failed is not None:
-                print(f"dpmpi: {self._failed}; the run goes on without it", file=sys.stderr, flush=True)
-            return
-        self._manifest = replace(self._manifest, round=self._round)
-        if 0 in self._transport.ranks:
-            write_manifest(self._directory, self._manifest)
-        for name in self._names:
-            for round_, path in checkpoint_files(self._folder, name).items():
-                if round_ < self._round:
-                    path.unlink(missing_ok=True)
+    def _join(self) -> None:
+        """Wait until what was begun is on disk, or has failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def _write(self, round_: int, contents: Iterable[bytes]) -> None:
         try:
             for name, content in zip(self._names, contents, strict=True):
                 write_durably(self._folder / f"rank-{name:03d}-{round_}.state", content)
+            self.written = round_
         except OSError as error:
-            self._failed = f"cannot write a checkpoint to {self._folder}: {error.strerror}"
+            reason = f"cannot write a checkpoint to {self._folder}: {error.strerror}"
+            print(f"dpmpi: {reason}; the run goes on without it", file=sys.stderr, flush=True)
 
 
 def write_durably(path: Path, content: bytes) -> None:

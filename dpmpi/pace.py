@@ -1,8 +1,9 @@
 """Rounds after which all ranks look around together, without waiting for each other more than they have to.
 
 About every `seconds`, after a round that all ranks know, each casts a vote: does it wish for a checkpoint, was it told
-to stop. The votes travel while the rounds go on; what came of them is acted on `slack` such rounds later, which is the
-same round on all ranks. So a rank may be `slack` looks ahead of the slowest one before it has to wait for it.
+to stop, up to which round has it checkpoints. The votes travel while the rounds go on; what came of them, the largest
+of each, is acted on `slack` such rounds later, which is the same round on all ranks. So a rank may be `slack` looks
+ahead of the slowest one before it has to wait for it.
 
 The first rank also says how many rounds it ran per look, and everybody adopts that.
 """
@@ -38,16 +39,15 @@ class Pace:
         self.next = completed + 1
         """The next round after which to look around."""
 
-    def look(self, *wishes: bool) -> list[bool]:
-        """Cast a vote for each wish; return what came of the votes cast `slack` looks ago: whether anyone wished so."""
+    def look(self, *wishes: float) -> list[float]:
+        """Cast a vote for each wish; return the largest of those that all ranks cast `slack` looks ago, 0 before."""
         now = time.monotonic()
         pace = self._step * self._seconds / max(now - self._since, 1e-6)
         self._since = now
         self._cast.append(self._transport.vote(np.array([*wishes, pace if self._first else 0.0], np.float64)))
-        granted = [False] * len(wishes)
+        granted = [0.0] * len(wishes)
         if len(self._cast) > self._slack:
-            *found, pace = self._cast.popleft()().tolist()
-            granted = [value > 0.0 for value in found]
+            *granted, pace = self._cast.popleft()().tolist()
             self._step = max(1, min(GROWTH * self._step, int(pace), self._most))
         self.next += self._step
         return granted

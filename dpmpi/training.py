@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from dpmpi.agreement import everyone
 from dpmpi.assembly import Job, is_private
-from dpmpi.checkpoint import Interval, Keeper, Manifest, write_manifest
-from dpmpi.errors import Preempted
+from dpmpi.checkpoint import Interval, Keeper, Manifest, read_manifest, write_manifest
+from dpmpi.errors import CheckpointError, Preempted
 from dpmpi.evaluation import Evaluation, Evaluator
 from dpmpi.odometer import Odometer
 from dpmpi.pace import Pace
@@ -53,7 +53,8 @@ class Trainer:
         self._pace = self._keeper = None
         if not self._interval.never or self._tolerant:
             seconds, looks = (SLACK_SECONDS, SLACK_LOOKS) if self._interval.never else (HASTE_SECONDS, HASTE_LOOKS)
-            self._pace = Pace(transport, job.engine.completed, seconds, looks, max(1, config.rounds // LOOKS))
+            most = min(max(1, config.rounds // LOOKS), self._interval.rounds or config.rounds)
+            self._pace = Pace(transport, job.engine.completed, seconds, looks, most)
         if not self._interval.never:
             self._keeper = Keeper(directory, transport, self._manifest())
         self.kept = {rank: deque[Snapshot](maxlen=SLACK_LOOKS + 2) for rank in transport.ranks}
@@ -141,8 +142,11 @@ class Trainer:
             late = self._interval.seconds is not None and self._first and not self._asked
             wish = late and time.monotonic() - self._checkpointed >= (self._interval.seconds or 0.0)
             self._asked |= wish
-            timely, stop = self._pace.look(wish, self._told_to_stop() and self._keeper is not None)
-            due |= timely
+            told, written = (self._told_to_stop(), self._keeper.written) if self._keeper is not None else (False, 0)
+            timely, stopping, lowest = self._pace.look(wish, told, -written)
+            due, stop = due or timely > 0.0, stopping > 0.0
+            if self._keeper is not None:
+                self._keeper.settle(int(-lowest))
             if self._tolerant and not due and not stop:
                 self._keep()
         if self._keeper is None or not (due or stop):
@@ -197,10 +201,12 @@ class Trainer:
         }  # fmt: skip
 
     def _manifest(self) -> Manifest:
-        job = self.job
-        return Manifest(
-            job.run, job.config.digest(), job.config.batch, job.origin, tuple(job.names), job.engine.completed
-        )
+        """Say whose checkpoints the directory has. What is known of them stays known: survivors go on from memory."""
+        job, before = self.job, None
+        with suppress(CheckpointError):
+            before = read_manifest(self._directory)
+        round_ = before.round if before is not None and before.run == job.run else 0
+        return Manifest(job.run, job.config.digest(), job.config.batch, job.origin, tuple(job.names), round_)
 
     def _finish(self, evaluator: Evaluator) -> None:
         """Close the books and write the results."""

@@ -1,18 +1,32 @@
 """A run that was interrupted goes on as if it had not been, and charges for what it repeats."""
 
+import errno
 import json
+import os
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.checkpoint import THREAD, checkpoint_files, read_checkpoint
+from dpmpi.checkpoint import (
+    THREAD,
+    Keeper,
+    Manifest,
+    checkpoint_files,
+    read_checkpoint,
+    read_manifest,
+    write_manifest,
+)
 from dpmpi.engine import Engine
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.run import main
+from dpmpi.rundir import RunDirectory
+from dpmpi.snapshots import Snapshot
+from dpmpi.transport.loopback import LoopbackTransport
 from dpmpi.verify import verify
 
 RANKS = 4
@@ -199,6 +213,8 @@ def test_refusals_name_the_reason(tmp_path, monkeypatch, capfd):
     assert "lacks what was charged" in said
     ledger.write_text("".join(lines))
     newest.write_bytes(whole)
+    manifest = out / "checkpoint" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"round": 0', '"round": 3'))  # once all are known to have it
     (out / "checkpoint" / "rank-002-3.state").unlink()
     (out / "checkpoint" / "rank-002-6.state").unlink()
     assert "round 3 for every rank, found none for rank 2" in refused()
@@ -225,6 +241,35 @@ def test_a_damaged_newest_checkpoint_costs_an_interval_only(tmp_path, monkeypatc
     assert run(None, "--resume", out) == 0
     header = [json.loads(line) for line in (out / "ledger" / "rank-000.jsonl").read_text().splitlines()]
     assert [line["after_round"] for line in header if line["type"] == "header"] == [0, 3]
+
+
+def test_older_checkpoints_go_when_all_ranks_have_a_newer_one(tmp_path, monkeypatch, capfd):
+    directory = RunDirectory(tmp_path)
+    keeper = Keeper(directory, LoopbackTransport(2), Manifest("ab", "c", "full", 2, (0, 1), 0))
+    for round_ in (5, 10, 15):
+        keeper.keep([Snapshot(round_, {"x": np.zeros(3)}, {}, {})] * 2)
+    assert keeper.finish() == keeper.written == 15
+    assert read_manifest(directory).round == 15
+    assert [sorted(checkpoint_files(tmp_path / "checkpoint", rank)) for rank in (0, 1)] == [[15], [15]]
+    keeper.settle(10)  # old news
+    assert read_manifest(directory).round == 15
+    monkeypatch.setattr("dpmpi.checkpoint.write_durably", no_space)
+    keeper.keep([Snapshot(20, {"x": np.zeros(3)}, {}, {})] * 2)
+    assert keeper.finish() == keeper.written == 15
+    assert "No space left on device; the run goes on without it" in capfd.readouterr().err
+
+
+def no_space(path, content):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_known_of_checkpoints_stays_known(tmp_path, monkeypatch):
+    """And no more: survivors of a death go on from memory, after a round that is on no disk."""
+    out = interrupted(tmp_path, monkeypatch)
+    manifest = read_manifest(RunDirectory(out))
+    write_manifest(RunDirectory(out), replace(manifest, round=3))
+    assert run(None, "--resume", out, until=7, monkeypatch=monkeypatch) != 0
+    assert read_manifest(RunDirectory(out)).round == 3
 
 
 def test_a_run_without_a_checkpoint_begins_again_and_keeps_its_charges(tmp_path, monkeypatch):
