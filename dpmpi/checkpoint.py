@@ -13,11 +13,11 @@ What was released in these rounds is charged again when they are repeated, under
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -31,8 +31,6 @@ from dpmpi.snapshots import Snapshot, from_bytes, to_bytes
 from dpmpi.wire import Transport
 
 LARGEST_FILE = 1 << 34
-THREAD = "dpmpi checkpoint"
-"""The name of the thread that writes."""
 _NAME = re.compile(r"rank-(\d+)-(\d+)\.state")
 
 
@@ -86,40 +84,35 @@ class Keeper:
         self._transport = transport
         self._manifest = manifest
         self._names = [manifest.members[rank] for rank in transport.ranks]
-        self._thread: threading.Thread | None = None
+        self._files = {name: checkpoint_files(self._folder, name) for name in self._names}
+        self._writing = _thread.allocate_lock()
+        self._settled = manifest.round
         self.written = 0
         """The last round of which all ranks here have a checkpoint on disk, of those begun here."""
 
     def keep(self, snapshots: Sequence[Snapshot]) -> None:
         """Begin to write a checkpoint; all processes call this after the same round."""
-        self._join()
         contents = [to_bytes(snapshot) for snapshot in snapshots]
-        self._thread = threading.Thread(target=self._write, args=(snapshots[0].round, contents), name=THREAD)
-        self._thread.start()
+        self._writing.acquire()  # when the one before is on disk
+        # threading.Thread would wait until the thread runs, which takes milliseconds where ranks share a core.
+        _thread.start_new_thread(self._write, (snapshots[0].round, contents))
 
     def settle(self, round_: int) -> None:
-        """Take note that all ranks have the checkpoint of a round: older ones can go."""
-        if round_ <= self._manifest.round:
-            return
-        self._manifest = replace(self._manifest, round=round_)
-        if 0 in self._transport.ranks:
-            write_manifest(self._directory, self._manifest)
-        for name in self._names:
-            for older, path in checkpoint_files(self._folder, name).items():
-                if older < round_:
-                    path.unlink(missing_ok=True)
+        """Take note that all ranks have the checkpoint of a round: older ones can go, when the next one is written."""
+        self._settled = max(self._settled, round_)
 
     def finish(self) -> int:
         """Wait until the last checkpoint is on every rank's disk; return the last that all have, 0 if there is none."""
         self._join()
         self.settle(min(everyone(self._transport, lambda: [self.written] * len(self._names))))
-        return self._manifest.round
+        self._tidy()
+        return self._settled
 
     def remove(self) -> None:
         """Remove all checkpoints of these ranks: the run has its result."""
         self._join()
-        for name in self._names:
-            for path in checkpoint_files(self._folder, name).values():
+        for files in self._files.values():
+            for path in files.values():
                 path.unlink(missing_ok=True)
         if 0 in self._transport.ranks:
             (self._folder / "manifest.json").unlink(missing_ok=True)
@@ -128,18 +121,32 @@ class Keeper:
 
     def _join(self) -> None:
         """Wait until what was begun is on disk, or has failed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        with self._writing:
+            pass
 
     def _write(self, round_: int, contents: Iterable[bytes]) -> None:
         try:
             for name, content in zip(self._names, contents, strict=True):
-                write_durably(self._folder / f"rank-{name:03d}-{round_}.state", content)
+                path = self._files[name][round_] = self._folder / f"rank-{name:03d}-{round_}.state"
+                write_durably(path, content)
             self.written = round_
+            self._tidy()
         except OSError as error:
             reason = f"cannot write a checkpoint to {self._folder}: {error.strerror}"
             print(f"dpmpi: {reason}; the run goes on without it", file=sys.stderr, flush=True)
+        finally:
+            self._writing.release()
+
+    def _tidy(self) -> None:
+        """Write down what all ranks have, and remove what is older."""
+        if self._settled <= self._manifest.round:
+            return
+        self._manifest = replace(self._manifest, round=self._settled)
+        if 0 in self._transport.ranks:
+            write_manifest(self._directory, self._manifest)
+        for files in self._files.values():
+            for round_ in [older for older in files if older < self._manifest.round]:
+                files.pop(round_).unlink(missing_ok=True)
 
 
 def write_durably(path: Path, content: bytes) -> None:

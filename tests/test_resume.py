@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ import pytest
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.checkpoint import (
-    THREAD,
     Keeper,
     Manifest,
     checkpoint_files,
@@ -47,7 +45,11 @@ def run(out, *flags, until=None, monkeypatch=None):
     arguments = ["--loopback", str(RANKS), *map(str, flags)] + ([] if "--resume" in flags else ["--out", str(out)])
     if until is None:
         return main(arguments)
-    advance = Engine.advance
+    advance, keepers = Engine.advance, []
+
+    def keeper(*args):
+        keepers.append(Keeper(*args))
+        return keepers[0]
 
     def fail(engine, last):
         if last >= until:
@@ -56,11 +58,11 @@ def run(out, *flags, until=None, monkeypatch=None):
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "advance", fail)
+        patch.setattr("dpmpi.training.Keeper", keeper)
         patch.setattr("dpmpi.privacy.ledger.Ledger.close", lambda self: None)  # the dead close no books
         code = main(arguments)
-    for thread in threading.enumerate():
-        if thread.name == THREAD:
-            thread.join()  # what was begun to be written is on the disk: that it may not be is another test
+    for one in keepers:
+        one._join()  # what was begun to be written is on the disk: that it may not be is another test
     return code
 
 
