@@ -151,14 +151,22 @@ class Keeper:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, so that after a crash there is all of it or nothing."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    try:
+        handle = os.open(temporary, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(temporary, flags, 0o600)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(handle, left) :]
         os.fsync(handle)
-    temporary.replace(path)
+    finally:
+        os.close(handle)
+    os.replace(temporary, path)
 
 
 def write_manifest(directory: RunDirectory, manifest: Manifest) -> None:

@@ -95,13 +95,14 @@ def _streams(seat: Seat) -> list[Draws]:
 
 def to_bytes(snapshot: Snapshot) -> bytes:
     """Return the snapshot as a file's content."""
-    parts = [np.ascontiguousarray(array) for array in snapshot.arrays.values()]
-    body = b"".join(part.tobytes() for part in parts)
-    kinds = {name: [part.dtype.str, list(part.shape)] for name, part in zip(snapshot.arrays, parts, strict=True)}
+    kinds = {name: [array.dtype.str, list(array.shape)] for name, array in snapshot.arrays.items()}
     fields = {f.name: getattr(snapshot, f.name) for f in dataclasses.fields(Snapshot) if f.name != "arrays"}
-    text = json.dumps(fields | {"arrays": kinds})
-    digest = hashlib.sha256(text.encode() + b"\n" + body).hexdigest()
-    return json.dumps({"dpmpi": FORMAT, "sha256": digest}).encode() + b"\n" + text.encode() + b"\n" + body
+    pieces: list[bytes | memoryview] = [json.dumps(fields | {"arrays": kinds}).encode(), b"\n"]
+    pieces += [np.ascontiguousarray(array).data.cast("B") for array in snapshot.arrays.values() if array.size]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return b"".join((json.dumps({"dpmpi": FORMAT, "sha256": digest.hexdigest()}).encode(), b"\n", *pieces))
 
 
 def from_bytes(content: bytes, where: str) -> Snapshot:

@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -179,7 +178,7 @@ class Trainer:
                 "core_seconds": self._core, "seconds": seconds_spent(self.job, seat),
                 "wall_seconds": time.perf_counter() - self._begin,
             }  # fmt: skip
-            traffic = {str(peer): asdict(t) for peer, t in self.job.traffic(rank).items()}
+            traffic = {str(peer): dict(vars(t)) for peer, t in self.job.traffic(rank).items()}
             repeatable = self.job.config.insecure_noise_seed is not None
             kept.append(capture(seat, completed, repeatable=repeatable, traffic=traffic, facts=facts))
 
@@ -190,8 +189,8 @@ class Trainer:
             rank = seat.agent.rank
             per_round = job.prospect.planned_releases(rank) / max(1, job.prospect.active[rank])
             if self._interval.rounds is not None:
-                soon = job.engine.schedule.rounds(rank, done + 1, done + self._interval.rounds + 1)
-                ledger.block = math.ceil(per_round * sum(1 for _ in soon))
+                soon = job.prospect.schedule.active_counts(done + 1, done + self._interval.rounds + 1)[rank]
+                ledger.block = math.ceil(per_round * soon)
 
     def _facts_of(self, rank: int) -> dict[str, Any]:
         job = self.job
