@@ -22,6 +22,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from types import FrameType
+
+INTERRUPTED = 130
+"""The exit code of what was interrupted, as a shell has it for Ctrl-C."""
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Let a signal do what Ctrl-C does: a handler for SIGTERM."""
+    raise KeyboardInterrupt
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

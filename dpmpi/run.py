@@ -35,7 +35,7 @@ from typing import Any
 from dpmpi.agreement import agreed, everyone
 from dpmpi.assembly import Past, assemble
 from dpmpi.config import Config, flags_of, from_values
-from dpmpi.errors import ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost
+from dpmpi.errors import INTERRUPTED, ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost, interrupt
 from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
 from dpmpi.stalls import Wait, explain, read_waits, write_wait
@@ -43,7 +43,6 @@ from dpmpi.training import Trainer
 from dpmpi.transport.mpi import MpiTransport, launched_as, open_world
 from dpmpi.wire import Transport
 
-INTERRUPTED = 130
 SPEAK_FIRST_SECONDS = 5.0
 TELL_EACH_OTHER_SECONDS = 1.5
 """Ranks that are held up by the same one reach the deadline within a few rounds of each other."""
@@ -76,8 +75,8 @@ def _run(argv: Sequence[str] | None) -> int:
         # All ranks find the same, unless a file is missing on one host only.
         return _refuse(error, rank == 0 or isinstance(error.__cause__, OSError))
     try:
-        signal.signal(signal.SIGINT, _stop)
-        signal.signal(signal.SIGTERM, _stop)  # what the ranks get when Open MPI's mpirun is interrupted
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, interrupt)  # what the ranks get when Open MPI's mpirun is interrupted
         if path is not None:
             config, past = resume(transport, Path(path), given)
             directory = RunDirectory(Path(path))
@@ -292,10 +291,6 @@ def _tell_terminal(text: str) -> None:
 
 _others_know: list[bool] = []
 """Whether this rank ends because another one told it to."""
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _say(text: str, stream: Any = None) -> None:

@@ -29,19 +29,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dpmpi.chaos.faults import KINDS, Fault, draw, parse_kinds, parse_victims
 from dpmpi.chaos.launch import tolerant_template
 from dpmpi.chaos.promises import PROMISES, Broken, Setting, keep_promises
 from dpmpi.config import Parser, flags_of, from_values
-from dpmpi.errors import ConfigError
+from dpmpi.errors import INTERRUPTED, ConfigError, interrupt
 from dpmpi.rng import public_generator
 from dpmpi.rundir import RunDirectory
 from dpmpi.sweep.command import Line
 
-INTERRUPTED = 130
 DEFAULT_FLAGS = (
     "--data", "synthetic:samples=20000,features=20", "--loss", "logistic", "--rounds", "300", "--epsilon", "4",
 )  # fmt: skip
@@ -164,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out {out} is not empty: give another one")
     setting = Setting(flags.ranks, launcher, tuple(given), config, flags.limit, flags.within, out)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, interrupt)
     outcomes: list[Outcome] = []
     line, code = Line(flags.runs), 0
     try:
@@ -184,7 +182,3 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(f"run {one.number} ({one.folder}): {'; '.join(one.broken)}\n")
     sys.stdout.write(f"{len(outcomes) - len(broken)} of {len(outcomes)} runs kept all promises: {out}/chaos.json\n")
     return code or (1 if broken else 0)
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

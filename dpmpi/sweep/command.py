@@ -20,17 +20,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dpmpi.config import Parser, from_values
-from dpmpi.errors import ConfigError, DpmpiError, nearest
+from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError, interrupt, nearest
 from dpmpi.results import read_sweep_directory, text_table
 from dpmpi.rundir import RunDirectory
 from dpmpi.sweep.file import Sweep, read_sweep
 from dpmpi.sweep.plan import PlannedRun, plan_runs
 
-INTERRUPTED = 130
 END_SECONDS = 20.0
 """How long an interrupted run may take to end before it is killed."""
 
@@ -214,7 +212,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"{flags.file}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"--launcher is not a command: {error}, got {flags.launcher}") from None
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, interrupt)
     how = {"file": str(flags.file), "quick": flags.quick, "launcher": flags.launcher}
     return run_sweep(sweep, runs, flags.out / sweep.name, flags.only, flags.launcher, how)
 
@@ -224,10 +222,6 @@ def _make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the directory {path}: {error.strerror}") from error
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _say(text: str, stream: Any = None) -> None:
