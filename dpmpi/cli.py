@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpmpi.errors import ConfigError, DpmpiError
-from dpmpi.transport.mpi import launched_as
+from dpmpi.launched import launched_as
 
 USAGE = """\
 usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)

@@ -20,6 +20,7 @@ from dpmpi.engine import Engine, Seat
 from dpmpi.exchange.plain import PlainExchange, payload_bytes
 from dpmpi.fitting import Fit, fit_file, store
 from dpmpi.graphs import make_graph
+from dpmpi.launched import usable_cores
 from dpmpi.losses import LOSSES
 from dpmpi.penalties import Regulariser
 from dpmpi.privacy.mechanisms import make_mechanism
@@ -29,7 +30,6 @@ from dpmpi.rows import Dense
 from dpmpi.schedules import StaticSchedule
 from dpmpi.transport.loopback import LoopbackTransport
 from dpmpi.transport.meter import Meter
-from dpmpi.transport.mpi import usable_cores
 from dpmpi.wire import TRAILER_BYTES, Neighbourhood, Transport
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from dpmpi.config import Config, from_values, make_parser
 from dpmpi.costs import Fit, Hosts, load, pattern_of, seconds, sizes
 from dpmpi.data.base import deal
 from dpmpi.errors import ConfigError
+from dpmpi.launched import usable_cores
 from dpmpi.planning import (
     Prospect,
     claimed_epsilon,
@@ -23,7 +24,6 @@ from dpmpi.planning import (
     tally,
 )
 from dpmpi.secrecy import check_shares
-from dpmpi.transport.mpi import usable_cores
 
 EXAMPLES = """\
 examples:

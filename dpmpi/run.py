@@ -36,11 +36,12 @@ from dpmpi.agreement import agreed, everyone
 from dpmpi.assembly import Past, assemble
 from dpmpi.config import Config, flags_of, from_values
 from dpmpi.errors import INTERRUPTED, ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost, interrupt
+from dpmpi.launched import launched_as
 from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
 from dpmpi.stalls import Wait, explain, read_waits, write_wait
 from dpmpi.training import Trainer
-from dpmpi.transport.mpi import MpiTransport, launched_as, open_world
+from dpmpi.transport.mpi import MpiTransport, open_world
 from dpmpi.wire import Transport
 
 SPEAK_FIRST_SECONDS = 5.0

@@ -19,11 +19,11 @@ from dpmpi.costs import Hosts, load, own_cost, pattern_of
 from dpmpi.engine import Seat
 from dpmpi.errors import ConfigError
 from dpmpi.evaluation import Evaluation
+from dpmpi.launched import usable_cores
 from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import laplace_figures
-from dpmpi.transport.mpi import usable_cores
 
 if TYPE_CHECKING:
     from dpmpi.reference import Optimum

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dpmpi.transport import mpi
-from dpmpi.transport.mpi import advice
+from dpmpi.launched import advice
 
 ULFM = {"OMPI_MCA_mpi_ft_enable": "1"}
 EAGER = {"OMPI_MCA_btl_sm_eager_limit"}
@@ -17,7 +16,7 @@ def launched(size: int, local: int) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch):
-    monkeypatch.setattr(mpi, "usable_cores", lambda: 4)
+    monkeypatch.setattr("dpmpi.launched.usable_cores", lambda: 4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import dpmpi
 PACKAGE = Path(dpmpi.__file__).parent
 
 LAYERS = [
-    {"errors", "stalls"},
+    {"errors", "stalls", "launched"},
     {"core"},
     {"wire", "segments"},
     {"rng", "rows", "methods", "minimiser"},

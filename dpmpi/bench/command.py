@@ -45,8 +45,9 @@ from dpmpi.bench.targets import DIMENSION, against_peer, measure_targets
 from dpmpi.bench.timing import condense, measure
 from dpmpi.config import Parser
 from dpmpi.errors import ConfigError, nearest
+from dpmpi.launched import RANK_VARIABLES, usable_cores
 from dpmpi.measuring import fit_here
-from dpmpi.transport.mpi import RANK_VARIABLES, open_world, usable_cores
+from dpmpi.transport.mpi import open_world
 
 DIMENSIONS = "100,2000,47236"
 DEFAULT_RANKS = "4"

@@ -24,7 +24,7 @@ from typing import Any
 
 from dpmpi.bench import peer as bench_peer
 from dpmpi.errors import ConfigError
-from dpmpi.transport.mpi import usable_cores
+from dpmpi.launched import usable_cores
 
 GRACE_SECONDS = 5.0
 CROWDED = {

@@ -20,7 +20,8 @@ from typing import Any
 
 from dpmpi.chaos.faults import REGROUP, TRAILER, Fault, Plan, Record, pauses_file, record_file
 from dpmpi.core import Agent, Query, Release, Sendable
-from dpmpi.transport.mpi import MpiTransport, fault_tolerant, launched_as
+from dpmpi.launched import fault_tolerant, launched_as
+from dpmpi.transport.mpi import MpiTransport
 from dpmpi.wire import TRAILER_BYTES, Channel
 
 WATCH_SECONDS = 0.05
