@@ -88,13 +88,14 @@ class Engine:
             self._drive_all(flows)
 
     def _drive_one(self, one: Flow, agent: Agent) -> None:
-        start, wait, prepare = self.transport.start, self.transport.wait, agent.mechanism.prepare
-        clock = agent.clock
+        start, wait, clock = self.transport.start, self.transport.wait, agent.clock
+        prepare = agent.mechanism.prepare if agent.mechanism.streams() else None  # without noise there is none to draw
         for channel in one:
             start(channel)
-            begin = perf_counter()
-            prepare()  # while the messages travel
-            clock.noise += perf_counter() - begin
+            if prepare is not None:
+                begin = perf_counter()
+                prepare()  # while the messages travel
+                clock.noise += perf_counter() - begin
             wait(channel)
 
     def _drive_all(self, flows: Sequence[Flow]) -> None:
