@@ -45,7 +45,8 @@ DEFAULT_FLAGS = (
 )  # fmt: skip
 EXAMPLES = """\
 examples:
-  python -m dpmpi chaos --runs 100 --kind kill --ranks 20 --seed 1 -- --algorithm dp-dda --rounds 300 --epsilon 1
+  python -m dpmpi chaos --runs 100 --kind kill --ranks 20 --seed 1 -- --algorithm dp-dda --rounds 300 --loss logistic \\
+      --data synthetic:samples=20000,features=20 --noise 0.0375
   python -m dpmpi chaos --kind kill --launcher 'mpirun -n {ranks}' -- --rounds 300 --noise 0.1 --checkpoint-every 50
   python -m dpmpi chaos --kind restart -- --rounds 300 --noise 0.1 --insecure-noise-seed 1
 """
