@@ -90,6 +90,11 @@ class Keeper:
         self.written = 0
         """The last round of which all ranks here have a checkpoint on disk, of those begun here."""
 
+    def announce(self) -> None:
+        """Write down whose checkpoints these are, and the last round that all ranks are known to have."""
+        if 0 in self._transport.ranks:
+            write_manifest(self._directory, self._manifest)
+
     def keep(self, snapshots: Sequence[Snapshot]) -> None:
         """Begin to write a checkpoint; all processes call this after the same round."""
         contents = [to_bytes(snapshot) for snapshot in snapshots]
@@ -142,8 +147,7 @@ class Keeper:
         if self._settled <= self._manifest.round:
             return
         self._manifest = replace(self._manifest, round=self._settled)
-        if 0 in self._transport.ranks:
-            write_manifest(self._directory, self._manifest)
+        self.announce()
         for files in self._files.values():
             for round_ in [older for older in files if older < self._manifest.round]:
                 files.pop(round_).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from dpmpi.agreement import everyone
 from dpmpi.assembly import Job, is_private
-from dpmpi.checkpoint import Interval, Keeper, Manifest, read_manifest, write_manifest
+from dpmpi.checkpoint import Interval, Keeper, Manifest, read_manifest
 from dpmpi.errors import CheckpointError, Preempted
 from dpmpi.evaluation import Evaluation, Evaluator
 from dpmpi.odometer import Odometer
@@ -165,8 +165,7 @@ class Trainer:
         if self._pace is None:
             return
         if self._keeper is not None and not self.kept[self.job.meter.ranks[0]]:
-            if self._first:
-                write_manifest(self._directory, self._manifest())
+            self._keeper.announce()
             self._set_blocks()
         for seat, ledger in zip(self.job.engine.seats, self.job.ledgers, strict=True):
             rank, completed = seat.agent.rank, self.job.engine.completed
