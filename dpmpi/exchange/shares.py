@@ -78,72 +78,69 @@ class SharesExchange:
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Share the request's vector, add up everybody's, return what the request asks of the sum."""
-        steps = self._serve(request, near, round_)
-        while True:
-            begin = perf_counter()
-            try:
-                channel = next(steps)
-            except StopIteration as end:
-                return end.value
-            finally:
-                self.crypto_seconds[self._rank] += perf_counter() - begin
-            yield channel
-
-    def _serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
-        kind, factor = type(request), self._factor(request, near)
-        plus = request.plus if isinstance(request, Mix) else None
-        hidden = plus if isinstance(plus, Hidden) else request.vector if isinstance(request.vector, Hidden) else None
+        begin = perf_counter()
+        factor = self._factor(request, near)
         length = (request.vector.secret if isinstance(request.vector, Hidden) else request.vector.value).size
         link = self._links.get(length)
         if link is None:
             link = self._links[length] = _Link(self._transport, self._rank, self._peers, length, self._masks is None)
-        answer = link.answer if request.out is None else request.out
-        own = link.own
-        if hidden is not None:
-            encode(hidden.secret, self._limit, self._bits, own, strict=True)
-            own += hidden.noise.view(np.uint64)
-        elif plus is not None and isinstance(request, Mix):
-            np.multiply(plus.value, request.times, out=link.real)
-            link.real += request.vector.value
-            encode(link.real, self._limit, self._bits, own, strict=True)
-        else:
-            encode(request.vector.value, self._limit, self._bits, own, strict=True)
-        yield from self._add_up(link, round_)
-        if kind is NeighbourSum:
-            np.subtract(link.total, own, out=link.total)
-        if hidden is plus and isinstance(request, Mix) and plus is not None:
-            decode(link.total, self._bits, link.real)
-            link.real *= factor * request.times
-            np.add(request.vector.value, link.real, out=answer)  # the same vector on all ranks: its mean is itself
-            return answer
-        decode(link.total, self._bits, answer)
-        if factor != 1.0:
-            answer *= factor
-        return answer
-
-    def _add_up(self, link: _Link, round_: int) -> Generator[Channel, None, None]:
-        """Write the sum of all ranks' `own` to `total`."""
         if round_ != self._round:
             self._round, self._hop = round_, 0
         mine = link.sums_out[link.sums.flip()]
+        own = mine if self._masks is not None and type(request) is not NeighbourSum else link.own
+        self._encode(request, link, own)
         if self._masks is not None:
-            np.copyto(mine, link.own)
-            self._masks.add(mine, round_, self._hop)
+            if own is not mine:
+                mine[:] = own
+            self._masks.add(mine)
         else:
-            shares = link.split
-            split(link.own, shares, self._stream)
-            for k, out in enumerate(link.shares_out[link.shares.flip()]):
-                np.copyto(out, shares[k])
-            yield link.shares.stamp(round_, self._hop)
+            split(own, link.split, self._stream)
+            for share, out in zip(link.split, link.shares_out[link.shares.flip()], strict=False):
+                out[:] = share
+            channel = link.shares.stamp(round_, self._hop)
+            self.crypto_seconds[self._rank] += perf_counter() - begin
+            yield channel
+            begin = perf_counter()
             self._hop += 1
-            np.copyto(mine, shares[-1])
-            for share in link.shares_in:
-                np.add(mine, share, out=mine)
-        yield link.sums.stamp(round_, self._hop)
+            _add_up(link.split[-1], link.shares_in, mine)
+        channel = link.sums.stamp(round_, self._hop)
+        self.crypto_seconds[self._rank] += perf_counter() - begin
+        yield channel
+        begin = perf_counter()
         self._hop += 1
-        np.copyto(link.total, mine)
-        for part in link.sums_in:
-            np.add(link.total, part, out=link.total)
+        _add_up(mine, link.sums_in, link.total)
+        if type(request) is NeighbourSum:
+            np.subtract(link.total, own, link.total)
+        answer = self._decode(request, link, factor)
+        self.crypto_seconds[self._rank] += perf_counter() - begin
+        return answer
+
+    def _encode(self, request: Request, link: _Link, out: Words) -> None:
+        """Write what the rank puts into the sum to `out`."""
+        plus = request.plus if isinstance(request, Mix) else None
+        hidden = plus if isinstance(plus, Hidden) else request.vector if isinstance(request.vector, Hidden) else None
+        if hidden is not None:
+            encode(hidden.secret, self._limit, self._bits, out, strict=True)
+            out += hidden.noise.view(np.uint64)
+        elif plus is not None and isinstance(request, Mix):
+            np.multiply(plus.value, request.times, out=link.real)
+            link.real += request.vector.value
+            encode(link.real, self._limit, self._bits, out, strict=True)
+        else:
+            encode(request.vector.value, self._limit, self._bits, out, strict=True)
+
+    def _decode(self, request: Request, link: _Link, factor: float) -> Array:
+        """Return what the request asks of the sum in `total`."""
+        answer: Array = link.answer if request.out is None else request.out
+        if isinstance(request, Mix) and isinstance(request.plus, Hidden):
+            decode(link.total, self._bits, link.real)
+            link.real *= factor * request.times
+            np.add(request.vector.value, link.real, out=answer)  # the same vector on all ranks: its mean is itself
+        else:
+            decode(link.total, self._bits, answer)
+            if factor != 1.0:
+                answer *= factor
+        return answer
 
     def _factor(self, request: Request, near: Neighbourhood) -> float:
         """Return what the sum is multiplied with; raise `ConfigError` for what the sum of all does not tell."""
@@ -159,6 +156,13 @@ class SharesExchange:
             f"shares tell the sum of all ranks and nothing else, found {kind.__name__} over {len(near.peers)} peers: "
             "use --graph complete, or --exchange plain"
         )
+
+
+def _add_up(first: Words, others: list[Words], out: Words) -> None:
+    """Write the sum of all to `out`."""
+    np.add(first, others[0], out)
+    for other in others[1:]:
+        np.add(out, other, out)
 
 
 def even(near: Neighbourhood) -> bool:
