@@ -369,6 +369,8 @@ def test_a_launch_that_fails_says_why():
     assert shell.run(2, ["echo $PRTE_MCA_rmaps_default_mapping_policy"]) == ":oversubscribe\n"
     with pytest.raises(ConfigError, match="ImportError: no such thing"):
         shell.run(2, ["echo first >&2; echo 'ImportError: no such thing' >&2; echo last >&2; exit 3"])
+    with pytest.raises(ConfigError, match="failed: The listener did not start"):  # mpirun frames what it says
+        shell.run(2, ["printf '%s\\n' ------ 'The listener did not start.' 'It ended.' ------ >&2; exit 3"])
     with pytest.raises(ConfigError, match="exit code 3"):
         shell.run(2, ["exit 3"])
     with pytest.raises(ConfigError, match="no-such-launcher"):

@@ -82,8 +82,8 @@ class Launcher:
         finally:
             end(process)
         if process.returncode:
-            lines = [line for line in err.splitlines() if line.strip()] or [f"exit code {process.returncode}"]
-            told = next((line for line in lines if line.startswith("dpmpi:") or "Error" in line), lines[-1])
+            lines = [line for line in err.splitlines() if line.strip(" -\t")] or [f"exit code {process.returncode}"]
+            told = next((line for line in lines if line.startswith("dpmpi:") or "Error" in line), lines[0])
             raise ConfigError(f"{shlex.join(command[:3])} ... failed: {told.strip()}")
         return out
 
