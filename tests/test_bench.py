@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 from launcher import MPIRUN, mpirun, survivors, wait_until
@@ -29,6 +30,7 @@ from dpmpi.bench.rows import (
     PLAIN,
     SEALED,
     SUM_BYTES,
+    Ciphered,
     Consensus,
     Totals,
     dense_data,
@@ -38,6 +40,7 @@ from dpmpi.bench.rows import (
 from dpmpi.bench.tables import BEGIN, END, draw, put, table, tables
 from dpmpi.bench.targets import Target, measure_targets
 from dpmpi.bench.timing import RATIOS, condense, ratios
+from dpmpi.crypto import speed
 from dpmpi.crypto.seal import SealedPair, position
 from dpmpi.crypto.speed import sealing_seconds
 from dpmpi.engine import Engine, Seat
@@ -85,6 +88,31 @@ def test_consensus_mixes_on_the_ring(config, tags):
     assert sent == (messages, messages * 8 * M, 0, messages * tags)
 
 
+@pytest.mark.parametrize("into", [True, False])
+def test_the_bare_cipher_encrypts_and_decrypts_as_many_messages_as_travel(monkeypatch, into):
+    if into and not speed.INTO:
+        pytest.skip("this version of the library has no encrypt_into")
+    called = []
+
+    class Library:
+        def __init__(self, key):
+            self.inside = AESGCM(key)
+
+        def __getattr__(self, name):
+            return lambda *args: called.append((name, len(args[1]))) or getattr(self.inside, name)(*args)
+
+    monkeypatch.setattr(speed, "INTO", into)
+    monkeypatch.setattr(speed, "AESGCM", Library)
+    models, sent = run(Ciphered(2), PLAIN)
+    plain, same = run(Consensus(), PLAIN)
+    assert (models == plain).all()
+    assert sent == same
+    end, messages = "_into" * into, 2 * ROUNDS * RANKS
+    made = 2 * RANKS * (not into)  # what is decrypted is encrypted once
+    assert called.count((f"encrypt{end}", 8 * M)) == messages + made
+    assert called.count((f"decrypt{end}", 8 * M + 16)) == messages
+
+
 @pytest.mark.parametrize(
     ("config", "hops", "tags"), [(PLAIN, 1, 0), (EXPANDED, 1, 0), (FULL, 2, 16)], ids=["plain", "expanded", "full"]
 )
@@ -101,7 +129,7 @@ def test_totals_add_up_the_same_vectors_in_every_round(config, hops, tags):
 SECONDS = {
     "bare exchange": 2.0, "bare gradient": 3.0, "bare noise": 5.0, "mix": 7.0, "dda": 11.0, "dp-dda": 13.0,
     "sealed mix": 17.0, "sum": 19.0, "expanded sum": 23.0, "full sum": 29.0, "bare sparse gradient": 31.0,
-    "sparse dp-dda": 37.0, "sealed dp-dda": 41.0,
+    "sparse dp-dda": 37.0, "sealed dp-dda": 41.0, "mix + AES-GCM": 43.0,
 }  # fmt: skip
 
 
@@ -109,13 +137,14 @@ def test_ratios_are_quotients():
     expected = {
         "mix / bare exchange": 7 / 2, "dda / bare parts": 11 / 5, "dp-dda / bare parts": 13 / 10,
         "sparse dp-dda / bare parts": 37 / 38, "sealed mix / mix": 17 / 7, "sealed dp-dda / dp-dda": 41 / 13,
-        "expanded sum / sum": 23 / 19, "full sum / sum": 29 / 19,
+        "sealed mix / mix + AES-GCM": 17 / 43, "expanded sum / sum": 23 / 19, "full sum / sum": 29 / 19,
     }  # fmt: skip
     assert ratios(SECONDS) == expected
     assert {name for parts in RATIOS.values() for name in parts} == set(SECONDS) == set(kinds_for(3, 1))
     fewer = {name: value for name, value in SECONDS.items() if name not in ("expanded sum", "full sum", "bare noise")}
     assert set(ratios(fewer)) == {
-        "mix / bare exchange", "dda / bare parts", "sealed mix / mix", "sealed dp-dda / dp-dda",
+        "mix / bare exchange", "dda / bare parts", "sealed mix / mix", "sealed mix / mix + AES-GCM",
+        "sealed dp-dda / dp-dda",
     }  # fmt: skip
 
 

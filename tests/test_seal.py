@@ -155,13 +155,13 @@ def rejected(pair, message, round_=12, hop=0, room=None):
 PLAIN = bytes(range(1, 100))
 
 
-in_place = pytest.mark.skipif(not module._INTO, reason="this version of the library has no encrypt_into")
+in_place = pytest.mark.skipif(not module.INTO, reason="this version of the library has no encrypt_into")
 
 
 @pytest.mark.parametrize("into", [pytest.param(True, marks=in_place), False])
 def test_a_sealed_message_is_aes_gcm_under_the_agreed_nonce_and_data(into, monkeypatch):
     """(1) and (2) of the module, against the oracle; with and without the library's in-place calls."""
-    monkeypatch.setattr(module, "_INTO", into)
+    monkeypatch.setattr(module, "INTO", into)
     hands = [Handshake(SESSION, rank, IDENTITIES[rank]) for rank in (0, 1)]
     keys = [hands[0].keys(hands[1].greeting), hands[1].keys(hands[0].greeting)]
     ends = [SealedPair(SESSION, 0, 1, keys[0]), SealedPair(SESSION, 1, 0, keys[1])]

@@ -4,7 +4,8 @@ Under mpirun (`mpirun -n 4 python -m dpmpi bench`) every dimension is timed in t
 
     bare exchange     Irecv/Isend/Waitall of the same bytes with the same neighbours, and the weighted sum, by mpi4py
     mix               a consensus method that only says Mix, through engine, exchange, meter and transport
-    sealed mix        the same with every message sealed for its receiver
+    mix + AES-GCM     the same, and the library's calls that seal and open such messages, alone, beside it
+    sealed mix        mix with every message sealed for its receiver
     bare gradient     the two products X x and X' c of a full batch in numpy; of sparse rows, in scipy
     bare noise        drawing as many noised coordinates, alone
     dda, dp-dda       whole rounds; sealed dp-dda: with sealed messages; sparse dp-dda: on sparse rows

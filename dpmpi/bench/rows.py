@@ -14,6 +14,7 @@ from dpmpi.agreement import on_first
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
 from dpmpi.config import Config
 from dpmpi.core import Agent, Array, Mix, Request, Steps, Sum, public
+from dpmpi.crypto.speed import bare_cipher
 from dpmpi.engine import Engine, Seat
 from dpmpi.graphs import make_graph
 from dpmpi.losses import LOSSES
@@ -65,6 +66,29 @@ class Consensus(Method):
     def releases(self, terms: Terms) -> list[Planned]:
         """Return none."""
         return []
+
+
+@dataclass(frozen=True)
+class Ciphered(Consensus):
+    """The same, and with every exchange the library's AES-GCM calls for its messages, of which nothing travels."""
+
+    peers: int
+
+    def start(self, agent: Agent) -> Any:
+        """Return the request, and what encrypts and decrypts."""
+        request = super().start(agent)
+        return request, *bare_cipher(request.vector.value.view(np.uint8).data, self.peers)
+
+    def round(self, agent: Agent, state: Any, t: int) -> Steps:
+        """Encrypt, ask, decrypt."""
+        request, encrypt, decrypt = state
+        encrypt()
+        yield request
+        decrypt()
+
+    def model(self, agent: Agent, state: Any, t: int, out: Array) -> None:
+        """Write the last answer."""
+        super().model(agent, state[0], t, out)
 
 
 @dataclass(frozen=True)
@@ -196,6 +220,9 @@ def make_kinds(
     makers: dict[str, Callable[[], Many]] = {
         "bare exchange": lambda: repeat(Bare(transport, stage.schedule, dimension).round),
         "mix": lambda: stage.rounds("mix", Consensus(), dense),
+        "mix + AES-GCM": lambda: stage.rounds(
+            "ciphered", Ciphered(len(stage.schedule.neighbourhood(rank).peers)), dense
+        ),
         "sealed mix": lambda: stage.rounds("sealed", Consensus(), dense, SEALED),
         "bare gradient": lambda: repeat(bare_gradient(dense)),
         "bare sparse gradient": lambda: repeat(bare_gradient(sparse)),
@@ -214,8 +241,8 @@ def make_kinds(
 def kinds_for(size: int, dimension: int) -> list[str]:
     """Return which kinds are timed for so many ranks."""
     kinds = [
-        "bare exchange", "mix", "sealed mix", "bare gradient", "bare sparse gradient", "bare noise", "dda", "dp-dda",
-        "sealed dp-dda", "sparse dp-dda",
+        "bare exchange", "mix", "mix + AES-GCM", "sealed mix", "bare gradient", "bare sparse gradient", "bare noise",
+        "dda", "dp-dda", "sealed dp-dda", "sparse dp-dda",
     ]  # fmt: skip
     if 8 * dimension * size * (size - 1) <= SUM_BYTES:
         kinds.append("sum")

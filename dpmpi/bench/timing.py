@@ -17,6 +17,7 @@ RATIOS: dict[str, tuple[str, ...]] = {
     "dp-dda / bare parts": ("dp-dda", "bare exchange", "bare gradient", "bare noise"),
     "sparse dp-dda / bare parts": ("sparse dp-dda", "bare exchange", "bare sparse gradient", "bare noise"),
     "sealed mix / mix": ("sealed mix", "mix"),
+    "sealed mix / mix + AES-GCM": ("sealed mix", "mix + AES-GCM"),
     "sealed dp-dda / dp-dda": ("sealed dp-dda", "dp-dda"),
     "expanded sum / sum": ("expanded sum", "sum"),
     "full sum / sum": ("full sum", "sum"),

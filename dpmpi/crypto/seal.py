@@ -31,7 +31,7 @@ Buffer: TypeAlias = Bytes | memoryview | bytearray
 
 _pack_details = struct.Struct(">QIQ").pack
 OVER = "positions must increase, and this one is over"
-_INTO = hasattr(AESGCM, "encrypt_into")  # older versions of the library return new bytes only
+INTO = hasattr(AESGCM, "encrypt_into")  # older versions of the library return new bytes only
 
 
 Position: TypeAlias = tuple[bytes, bytes]
@@ -75,7 +75,7 @@ class SealedPair:
             raise self._refusal(_told(nonce), OVER)
         self._said = nonce  # before it is used: a nonce whose use failed half-way is used
         try:
-            if _INTO:
+            if INTO:
                 self._outgoing.encrypt_into(nonce, plain, self._sealed + details, out)
             else:
                 _put(out, self._outgoing.encrypt(nonce, plain, self._sealed + details))
@@ -92,7 +92,7 @@ class SealedPair:
         try:
             if nonce <= self._heard:
                 raise ValueError(OVER)
-            if _INTO:
+            if INTO:
                 self._incoming.decrypt_into(nonce, sealed, self._opened + details, out)
             else:
                 _put(out, self._incoming.decrypt(nonce, sealed, self._opened + details))

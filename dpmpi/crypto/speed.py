@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpmpi.crypto.keys import PairKeys, Session
-from dpmpi.crypto.seal import SealedPair
+from dpmpi.crypto.seal import INTO, Buffer, SealedPair
 from dpmpi.rng import fresh_key
 from dpmpi.wire import SEAL_BYTES
 
@@ -41,3 +41,31 @@ def sealing_seconds(length: int, turns: int, repeats: int) -> tuple[float, float
         pairs.append((mine, alone))
     medians = np.median(pairs, axis=0)
     return float(medians[0]), float(medians[1])
+
+
+def bare_cipher(plain: Buffer, messages: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what encrypts `plain` for so many peers, and what decrypts so many messages, by the library's calls alone.
+
+    The nonce is always the same: this protects nothing. It is what a sealed exchange takes if all else were free.
+    """
+    nonce, data = bytes(12), bytes(52)
+    ciphers: list[Any] = [AESGCM(fresh_key()) for _ in range(messages)]
+    heard = [(cipher, memoryview(cipher.encrypt(nonce, plain, data))) for cipher in ciphers]
+    said = [(cipher, memoryview(bytearray(len(plain) + SEAL_BYTES))) for cipher in ciphers]
+    opened = memoryview(bytearray(len(plain)))
+
+    def encrypt() -> None:
+        for cipher, out in said:
+            if INTO:
+                cipher.encrypt_into(nonce, plain, data, out)
+            else:
+                cipher.encrypt(nonce, plain, data)
+
+    def decrypt() -> None:
+        for cipher, message in heard:
+            if INTO:
+                cipher.decrypt_into(nonce, message, data, opened)
+            else:
+                cipher.decrypt(nonce, message, data)
+
+    return encrypt, decrypt
