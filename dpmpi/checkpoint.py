@@ -184,6 +184,8 @@ def read_manifest(directory: RunDirectory) -> Manifest | None:
     path = directory.path / "checkpoint" / "manifest.json"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict) or values.keys() != Manifest.__dataclass_fields__.keys():
+            raise ValueError("entries that are not a manifest's")
         found = Manifest(**values | {"members": tuple(values["members"])})
         numbers = (found.origin, found.round, *found.members)
         if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 10**9 for n in numbers):
@@ -195,7 +197,7 @@ def read_manifest(directory: RunDirectory) -> Manifest | None:
         bytes.fromhex(found.run)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} cannot be used ({error!s:.200}): it names the rounds that all ranks have"
         ) from error

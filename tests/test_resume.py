@@ -20,6 +20,7 @@ from dpmpi.checkpoint import (
     write_manifest,
 )
 from dpmpi.engine import Engine
+from dpmpi.errors import CheckpointError
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.run import main
 from dpmpi.rundir import RunDirectory
@@ -234,6 +235,16 @@ def test_another_shard_is_refused(tmp_path, monkeypatch, capfd):
     np.savez(tmp_path / "2.npz", X=generator.normal(size=(30, 4)), y=np.sign(generator.normal(size=30)))
     assert main(["--loopback", str(RANKS), "--resume", str(out)]) == 1
     assert "the checkpoint of rank 2 cannot be used: the rank's rows are not those" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["runs", "\ufeffrun"])
+def test_a_manifest_of_other_entries_is_refused_in_one_plain_line(tmp_path, name):
+    write_manifest(RunDirectory(tmp_path), Manifest("ab", "c", "full", 2, (0, 1), 0))
+    path = tmp_path / "checkpoint" / "manifest.json"
+    path.write_text(path.read_text().replace('"run"', f'"{name}"'))
+    with pytest.raises(CheckpointError, match="entries that are not a manifest's") as caught:
+        read_manifest(RunDirectory(tmp_path))
+    assert str(caught.value).isprintable()
 
 
 def test_a_damaged_newest_checkpoint_costs_an_interval_only(tmp_path, monkeypatch):
