@@ -1,4 +1,4 @@
-"""What the launcher and the host say of this process, and what Open MPI is told, before MPI is initialised."""
+"""What the launcher and the host say of this process or a launch, and what Open MPI is told before it starts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def launched_as(environment: Mapping[str, str]) -> tuple[int, int]:
         return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), default)
 
     return first(RANK_VARIABLES, 0), first(SIZE_VARIABLES, 1)
+
+
+def complaint(said: str) -> str:
+    """Return the line of a failed launch's standard error that says most; nothing if there is none.
+
+    Ours, else Python's, else the launcher's first, without the frame of dashes that mpirun draws.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip(" -\t")]
+    own = [line.removeprefix("dpmpi: ") for line in lines if line.startswith("dpmpi:")]
+    return next(iter(own or [line for line in lines if "Error" in line] or lines), "")
 
 
 def local_ranks(environment: Mapping[str, str]) -> int:

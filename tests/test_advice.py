@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpmpi.launched import advice
+from dpmpi.launched import advice, complaint
 
 ULFM = {"OMPI_MCA_mpi_ft_enable": "1"}
 EAGER = {"OMPI_MCA_btl_sm_eager_limit"}
@@ -33,3 +33,17 @@ def test_only_ranks_of_several_hosts_have_heartbeats():
     apart = set(advice(launched(8, 4) | ULFM))
     assert apart >= calm | {"OMPI_MCA_mpi_ft_detector", "OMPI_MCA_mpi_ft_detector_thread"}
     assert not apart & ONE_HOST
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", ""),
+        ("\n  ----\n----------\n", ""),
+        ("-----\nThe listener did not start.\nIt ended.\n-----\n", "The listener did not start."),
+        ("first\nTraceback\nImportError: no such thing\nlast\n", "ImportError: no such thing"),
+        ("-----\nAn Error\ndpmpi: --rounds must be more\ndpmpi: second\n", "--rounds must be more"),
+    ],
+)
+def test_of_what_a_failed_launch_said_the_line_that_says_most_is_told(said, told):
+    assert complaint(said) == told

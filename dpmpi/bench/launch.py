@@ -24,7 +24,7 @@ from typing import Any
 
 from dpmpi.bench import peer as bench_peer
 from dpmpi.errors import ConfigError
-from dpmpi.launched import usable_cores
+from dpmpi.launched import complaint, usable_cores
 
 GRACE_SECONDS = 5.0
 CROWDED = {
@@ -82,9 +82,8 @@ class Launcher:
         finally:
             end(process)
         if process.returncode:
-            lines = [line for line in err.splitlines() if line.strip(" -\t")] or [f"exit code {process.returncode}"]
-            told = next((line for line in lines if line.startswith("dpmpi:") or "Error" in line), lines[0])
-            raise ConfigError(f"{shlex.join(command[:3])} ... failed: {told.strip()}")
+            told = complaint(err) or f"exit code {process.returncode}"
+            raise ConfigError(f"{shlex.join(command[:3])} ... failed: {told}")
         return out
 
     def version(self) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 from dpmpi.config import Parser, from_values
 from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError, interrupt, nearest
+from dpmpi.launched import complaint
 from dpmpi.results import read_sweep_directory, text_table
 from dpmpi.rundir import RunDirectory
 from dpmpi.sweep.file import Sweep, read_sweep
@@ -80,10 +81,7 @@ def execute(command: Sequence[str]) -> str | None:
         raise
     if process.returncode == 0:
         return None
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    own = [line.removeprefix("dpmpi: ") for line in lines if line.startswith("dpmpi:")]
-    why = own or lines[-1:] or ["it said nothing"]
-    return f"{why[0]} (exit code {process.returncode})"
+    return f"{complaint(said) or 'it said nothing'} (exit code {process.returncode})"
 
 
 class Line:
