@@ -166,6 +166,8 @@ def _sweep_result(path: Path, index: dict[str, Any]) -> SweepResult:
     found: dict[tuple[str, str], tuple[dict[str, Any], list[Run]]] = {}
     for one in index["runs"]:
         _, runs = found.setdefault((one["series"], json.dumps(one["grid"])), (one["grid"], []))
+        if not one["path"].isprintable():  # it becomes part of messages
+            raise ValueError(f"the path {one['path']!r:.40}")
         if one["state"] == "done":
             runs.append(read_run(path / one["path"]))
     order = {name: position for position, name in enumerate(labels)}

@@ -154,6 +154,15 @@ def test_spreads_of_repetitions(values):
     assert RANGE.numbers([None]) is None
 
 
+def test_a_path_that_no_terminal_shows_is_refused_in_one_plain_line(tmp_path):
+    run = {"series": "a", "grid": {}, "path": "a/\0", "state": "done"}
+    index = {"name": "demo", "series": [{"name": "a", "label": "a"}], "runs": [run]}
+    (tmp_path / "sweep.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match="the path") as caught:
+        read_sweep_directory(tmp_path)
+    assert str(caught.value).isprintable()
+
+
 def test_points_over_a_grid_key(sweep):
     chart = plot_chart(read_sweep_directory(sweep), Plot("epsilon", "objective"), "x")
     (panel,) = chart.panels
