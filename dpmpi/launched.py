@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -29,6 +31,16 @@ def complaint(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip(" -\t")]
     own = [line.removeprefix("dpmpi: ") for line in lines if line.startswith("dpmpi:")]
     return next(iter(own or [line for line in lines if "Error" in line] or lines), "")
+
+
+def process_age() -> float:
+    """Return the seconds since this process was started; 0 where the system does not say."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+        started = int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    except (OSError, ValueError, LookupError, AttributeError):
+        return 0.0
 
 
 def local_ranks(environment: Mapping[str, str]) -> int:

@@ -36,7 +36,7 @@ from dpmpi.agreement import agreed, everyone
 from dpmpi.assembly import Past, assemble
 from dpmpi.config import Config, flags_of, from_values
 from dpmpi.errors import INTERRUPTED, ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost, interrupt
-from dpmpi.launched import launched_as
+from dpmpi.launched import launched_as, process_age
 from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
 from dpmpi.stalls import Wait, explain, read_waits, write_wait
@@ -44,7 +44,9 @@ from dpmpi.training import Trainer
 from dpmpi.transport.mpi import MpiTransport, open_world
 from dpmpi.wire import Transport
 
-SPEAK_FIRST_SECONDS = 5.0
+SPEAK_FIRST_SECONDS, SPEAK_FIRST_SHARE = 5.0, 5.0
+"""How long the other ranks let the first one speak, at least, and in multiples of the time they took to get there: many
+ranks on a busy machine start seconds apart."""
 TELL_EACH_OTHER_SECONDS = 1.5
 """Ranks that are held up by the same one reach the deadline within a few rounds of each other."""
 BEFORE_ABORT_SECONDS = 0.5
@@ -72,7 +74,7 @@ def _run(argv: Sequence[str] | None) -> int:
         transport = open_transport(config)
     except DpmpiError as error:
         if rank != 0:  # a launcher ends all ranks when one fails: let the first one speak before that
-            time.sleep(SPEAK_FIRST_SECONDS)
+            time.sleep(max(SPEAK_FIRST_SECONDS, SPEAK_FIRST_SHARE * process_age()))
         # All ranks find the same, unless a file is missing on one host only.
         return _refuse(error, rank == 0 or isinstance(error.__cause__, OSError))
     try:

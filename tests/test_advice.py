@@ -1,8 +1,14 @@
-"""What Open MPI is told before it starts."""
+"""What Open MPI is told before it starts, and what is known of a process or a launch without it."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from dpmpi.launched import advice, complaint
+from dpmpi.launched import advice, complaint, process_age
 
 ULFM = {"OMPI_MCA_mpi_ft_enable": "1"}
 EAGER = {"OMPI_MCA_btl_sm_eager_limit"}
@@ -47,3 +53,13 @@ def test_only_ranks_of_several_hosts_have_heartbeats():
 )
 def test_of_what_a_failed_launch_said_the_line_that_says_most_is_told(said, told):
     assert complaint(said) == told
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+def test_a_process_knows_its_age():
+    words = "import time; time.sleep(0.5); from dpmpi.launched import process_age; print(process_age())"
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", words], check=True, capture_output=True, text=True, timeout=60)
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert 0.5 - tick <= float(done.stdout) <= time.monotonic() - begin + tick
+    assert process_age() > float(done.stdout)
