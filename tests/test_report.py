@@ -163,6 +163,14 @@ def test_a_path_that_no_terminal_shows_is_refused_in_one_plain_line(tmp_path):
     assert str(caught.value).isprintable()
 
 
+def test_the_name_of_a_sweep_is_no_html(sweep):
+    index = json.loads((sweep / "sweep.json").read_text())
+    (sweep / "sweep.json").write_text(json.dumps(index | {"name": "<script>"}))
+    text = write_report([sweep], sweep / "report.html").read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;-results.csv" in text
+
+
 def test_points_over_a_grid_key(sweep):
     chart = plot_chart(read_sweep_directory(sweep), Plot("epsilon", "objective"), "x")
     (panel,) = chart.panels

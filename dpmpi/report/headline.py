@@ -133,7 +133,7 @@ def results_of_sweep(sweep: SweepResult, plots: Plots) -> Section:
     note = "Medians over the repetitions, the 10% to 90% quantiles below where they differ. "
     if sweep.index["repetitions"] == 1:
         note = ""
-    below = f'<p class="soft">{note}Every run: <a href="{address}">results.csv</a>.</p>'
+    below = f'<p class="soft">{note}Every run: {page.links("results.csv", [address])}.</p>'
     return Section("Results", (page.table(headings, rows), below))
 
 

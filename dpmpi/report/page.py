@@ -142,7 +142,7 @@ def figure(
     )
     items = "".join(f"<li>{sample(*look)}{escape(label)}</li>" for label, *look in legend)
     keys = f'<ul class="legend">{items}</ul>\n' if legend else ""
-    kinds = filter(None, (_links("CSV", files.csv), _links("SVG", files.svg), _links("PNG", files.png)))
+    kinds = filter(None, (links("CSV", files.csv), links("SVG", files.svg), links("PNG", files.png)))
     below = f"{escape(caption)} Files: {'; '.join(kinds)}.".strip()
     kind = "panels three" if len(drawings) > 4 or len(drawings) == 3 else "panels"
     return f'<figure>\n<div class="{kind}">\n{panels}\n</div>\n{keys}<figcaption>{below}</figcaption>\n</figure>'
@@ -163,7 +163,8 @@ def _variables(theme: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{value};" for name, value in theme.items())
 
 
-def _links(kind: str, addresses: Sequence[str]) -> str:
+def links(kind: str, addresses: Sequence[str]) -> str:
+    """Return links to files of one kind, counted if there are several."""
     texts = (
         [kind] if len(addresses) == 1 else [f"{kind} {i + 1}" if i == 0 else f"{i + 1}" for i in range(len(addresses))]
     )

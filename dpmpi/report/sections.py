@@ -143,7 +143,7 @@ def cost_sections(group: Group, plots: Plots) -> list[Section]:
     note = (
         "Predicted from what the run measured of itself, for hosts as full as its own and as many records on every "
         "rank. Where a rank would have more or fewer peers than here, seconds need a measurement of this machine "
-        f'(python -m dpmpi bench --fit). Files: <a href="{address}">CSV</a>.'
+        f"(python -m dpmpi bench --fit). Files: {page.links('CSV', [address])}."
     )
     table = page.table(list(forms), shown, narrow=True)
     sections = [Section("Predicted cost", (table, f'<p class="soft">{note}</p>'), wide=False)]
