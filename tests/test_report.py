@@ -163,6 +163,14 @@ def test_a_path_that_no_terminal_shows_is_refused_in_one_plain_line(tmp_path):
     assert str(caught.value).isprintable()
 
 
+def test_values_of_the_grid_that_no_run_has_make_no_panels(sweep):
+    index = json.loads((sweep / "sweep.json").read_text())
+    index["grid"] |= {"epsilon": [*index["grid"]["epsilon"], *range(100, 5000)], "batch": list(range(5000))}
+    (sweep / "sweep.json").write_text(json.dumps(index))
+    chart = plot_chart(read_sweep_directory(sweep), Plot("round", "objective"), "x")
+    assert [panel.title for panel in chart.panels] == ["epsilon = 1.0", "epsilon = 2.0"]
+
+
 def test_the_name_of_a_sweep_is_no_html(sweep):
     index = json.loads((sweep / "sweep.json").read_text())
     (sweep / "sweep.json").write_text(json.dumps(index | {"name": "<script>"}))

@@ -165,7 +165,11 @@ def plot_chart(sweep: SweepResult, plot: Plot, name: str) -> Chart:
     styles = {one["name"]: position for position, one in enumerate(sweep.index["series"])}
     over_time = plot.over_time(grid)
     on_grid = plot.x in grid and not over_time
-    split = {} if not over_time and not on_grid else {k: v for k, v in grid.items() if k != plot.x and len(v) > 1}
+    split: dict[str, list[Any]] = {}
+    for key, every in grid.items() if over_time or on_grid else ():
+        had = [value for value in every if any(key in one.grid and one.grid[key] == value for one in sweep.groups)]
+        if key != plot.x and len(every) > 1 and had:
+            split[key] = had
     words = on_grid and not all(isinstance(value, int | float) for value in grid[plot.x])
     x_label = _grid_label(plot.x) if on_grid else LABELS.get(plot.x, plot.x)
     panels = []
