@@ -17,6 +17,7 @@ from dpmpi.config import Config
 from dpmpi.core import Array
 from dpmpi.graphs import make_graph
 from dpmpi.planning import schedule_of
+from dpmpi.training import SLACK_LOOKS
 
 CORRUPT_SECONDS = 5.0
 INTERVALS = 10
@@ -193,7 +194,12 @@ def _stop(scene: Scene) -> None:
     # With checkpoints a rank may not get far ahead of the others; a round of several exchanges waits in any of them.
     if pauses and config.checkpoint_every is None and config.exchange == "plain":
         [fault] = scene.faults
-        found = [checks.idle_ranks(schedule, config.rounds, fault.rank, pause, every) for pause in pauses]
+        ahead = SLACK_LOOKS if scene.tolerant else config.rounds  # whoever may have to go back remembers so many looks
+        limits = [min(config.rounds, pause[fault.rank] + ahead) for pause in pauses]
+        found = [
+            checks.idle_ranks(schedule, limit, fault.rank, pause, every)
+            for limit, pause in zip(limits, pauses, strict=True)
+        ]
         scene.check("others", next((wrong for wrong in found if wrong is not None), None))
     scene.check_books(whole=True)
 

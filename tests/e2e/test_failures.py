@@ -243,8 +243,11 @@ def test_without_fault_tolerance_a_death_ends_all_and_the_run_can_be_resumed(tmp
 
 
 @tolerant
-def test_the_chaos_command_stops_a_rank_and_nobody_waits_for_what_it_does_not_need(tmp_path):
+@pytest.mark.parametrize("ulfm", [True, False])
+def test_the_chaos_command_stops_a_rank_and_nobody_waits_for_what_it_does_not_need(tmp_path, ulfm):
     command = [sys.executable, "-m", "dpmpi", "chaos", "--runs", "1", "--ranks", "4", "--kind", "stop", "--seed", "3"]
+    if not ulfm:
+        command += ["--launcher", f"{MPIRUN} -n {{ranks}}"]
     flags = [*DATA, "--algorithm", "sampled-dda", "--graph", "complete", "--rounds", "400", "--no-evaluate"]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "out"), "--", *flags], capture_output=True, text=True, timeout=LIMIT,
