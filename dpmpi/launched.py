@@ -59,7 +59,16 @@ def usable_cores() -> int:
 
 def fault_tolerant(environment: Mapping[str, str]) -> bool:
     """Return whether this MPI was started such that the survivors of a death can go on (Open MPI's ULFM)."""
-    return environment.get("OMPI_MCA_mpi_ft_enable", "0") not in ("", "0", "false")
+    return _on(environment, "mpi_ft_enable")
+
+
+def heartbeats(environment: Mapping[str, str]) -> bool:
+    """Return whether this MPI takes a rank for dead of which it hears nothing for some seconds."""
+    return fault_tolerant(environment) and _on(environment, "mpi_ft_detector")
+
+
+def _on(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(f"OMPI_MCA_{name}", "0") not in ("", "0", "false")
 
 
 def advice(environment: Mapping[str, str]) -> dict[str, str]:
@@ -75,7 +84,7 @@ def advice(environment: Mapping[str, str]) -> dict[str, str]:
     if fault_tolerant(environment):  # else survivors of a death may wait for the dead when they finalise
         told["async_mpi_finalize"] = "1"
         if here < size:
-            # A silent host is missed by its heartbeat; a thread sends it, or a rank that computes would be missed too.
-            told |= {f"mpi_ft_{name}": "1" for name in ("detector", "detector_thread", "propagator_with_rbcast")}
+            # A silent host is missed by its heartbeats: see dpmpi/heartbeat.py.
+            told |= {"mpi_ft_detector": "1", "mpi_ft_propagator_with_rbcast": "1"}
             told["mpi_add_procs_cutoff"] = "1000000"  # else a survivor asks a lost host who is who
     return {f"OMPI_MCA_{name}": value for name, value in told.items()}

@@ -10,7 +10,7 @@ import dpmpi
 PACKAGE = Path(dpmpi.__file__).parent
 
 LAYERS = [
-    {"errors", "stalls", "launched"},
+    {"errors", "stalls", "launched", "heartbeat"},
     {"core"},
     {"wire", "segments"},
     {"rng", "rows", "methods", "minimiser"},

@@ -16,9 +16,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from dpmpi import heartbeat
 from dpmpi.core import Array
 from dpmpi.errors import NeighbourSilent, RankLost
-from dpmpi.launched import BRIEF_BYTES, advice, fault_tolerant
+from dpmpi.launched import BRIEF_BYTES, advice, fault_tolerant, heartbeats
 from dpmpi.wire import Channel
 
 Arguments = ParamSpec("Arguments")
@@ -45,9 +46,12 @@ def open_world(deadline: float = 120.0) -> MpiTransport:
         os.environ.setdefault(name, value)
     import mpi4py  # noqa: PLC0415 - importing initialises MPI
 
-    mpi4py.rc.thread_level = "single"  # one thread per rank: MPI need not lock
+    beating = heartbeats(os.environ)
+    mpi4py.rc.thread_level = "multiple" if beating else "single"  # with one thread per rank MPI need not lock
     from mpi4py import MPI  # noqa: PLC0415
 
+    if beating:
+        heartbeat.start(lambda: MPI.COMM_SELF.Iprobe(0))
     try:
         return MpiTransport(MPI, MPI.COMM_WORLD, deadline)
     except Exception as error:
@@ -293,6 +297,7 @@ class MpiTransport:
         if self.tolerant:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(FAREWELL_SECONDS)
+            heartbeat.stop()
             with suppress(Exception):
                 self._mpi.Finalize()
             os._exit(code)
