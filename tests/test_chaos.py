@@ -434,6 +434,17 @@ def test_processes_that_are_left_are_found_and_ended(tmp_path, monkeypatch):
     assert not entry.exists() or not entry.read_bytes()  # nobody, or a dead one whose parent has not looked yet
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [("-----\nnot enough slots\nuse others", "not enough slots"), ("x\ndpmpi: lost 3\ndpmpi: bye", "dpmpi: bye")],
+)
+def test_the_last_words_are_ours_or_the_launchers(tmp_path, said, words):
+    (tmp_path / "words").write_text(said)
+    ended = started(f"sh -c 'cat {tmp_path}/words >&2; exit 1'", tmp_path)
+    assert ended.last_words == words
+    assert chaos_promises._not_finished(ended, 60.0) == f"exit code 1: {words}"
+
+
 def test_a_start_that_does_not_end_is_killed(tmp_path):
     begin = time.monotonic()
     ended = started("sh -c 'sleep 77; true'", tmp_path, limit=0.3)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dpmpi.bench.launch import CROWDED, default_template, launch_command, start
 from dpmpi.chaos.faults import Plan, Record, record_file
+from dpmpi.launched import complaint
 
 MARK = "DPMPI_CHAOS"
 """The variable by which the processes of a start are known, whatever group or session they put themselves in."""
@@ -34,6 +35,8 @@ class Ended:
     """The processes that were there long after the launcher had ended."""
     said: tuple[str, ...]
     """The lines that dpmpi itself wrote to the terminal."""
+    last_words: str = ""
+    """The last of them; if there is none, what else stands there and says most."""
     killed: bool = False
     """Whether everything was killed on purpose."""
 
@@ -92,5 +95,6 @@ def launch(
     finally:
         kill_all(mark)
         process.wait()
-    lines = file.with_suffix(".err").read_text(encoding="utf-8", errors="replace").splitlines()
-    return Ended(code, gone, tuple(left), tuple(line for line in lines if line.startswith("dpmpi:")), killed)
+    told = file.with_suffix(".err").read_text(encoding="utf-8", errors="replace")
+    said = tuple(line for line in told.splitlines() if line.startswith("dpmpi:"))
+    return Ended(code, gone, tuple(left), said, said[-1] if said else complaint(told), killed)

@@ -261,7 +261,7 @@ def _restart(scene: Scene) -> None:
 
 
 def _not_finished(ended: Ended, limit: float) -> str | None:
-    said = f": {ended.said[-1]}" if ended.said else ""
+    said = f": {ended.last_words}" if ended.last_words else ""
     if ended.code is None:
         return f"it did not end within {limit:g} s and was killed{said}"
     return None if ended.code == 0 else f"exit code {ended.code}{said}"
