@@ -6,9 +6,10 @@ Everything that can fail on one rank alone runs inside `agreed`, so that all ran
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.engine import Engine, Seat
 from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.penalties import Regulariser, parse_penalty
-from dpmpi.planning import Prospect, Spent, after, noise_levels, prospect_of, schedule_of, source_of
+from dpmpi.planning import Prospect, Spent, after, noise_levels, prospect_of, schedule_of, source_of, tally
+from dpmpi.privacy.events import ReleaseEvent, to_list
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import RealisedLosses
 from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
@@ -61,6 +63,20 @@ class Job:
     """How often the run was started, or regrouped, before."""
     carried: dict[int, Snapshot]
     """What the ranks of this process brought with them, if the run goes on."""
+    charged: Sequence[Mapping[ReleaseEvent, int]]
+    """What every rank, not only those here, had charged for this run before it went on."""
+    made: Sequence[int]
+    """How many of its planned releases every rank had made by then."""
+    lost: Mapping[int, Mapping[ReleaseEvent, int]]
+    """The most that ranks which were lost can have charged, by their names."""
+
+    def most_charged(self) -> dict[int, Mapping[ReleaseEvent, int]]:
+        """Return the most that every rank can charge from the beginning of the run to its end, lost ones included."""
+        found = dict(self.lost)
+        for rank, name in enumerate(self.names):
+            planned = self.prospect.events(self.prospect.terms(rank), self.sigmas[rank])
+            found[name] = Counter(self.charged[rank]) + tally(after(planned, self.made[rank]))
+        return found
 
     def traffic(self, rank: int) -> dict[int, Traffic]:
         """Return what went between `rank` and each of its peers, by their names, since the run began."""
@@ -85,6 +101,8 @@ class Past:
     """Those of the same ranks, if they are at hand."""
     floor: int = 0
     """The incarnation is not below this one."""
+    charged: Mapping[int, Mapping[ReleaseEvent, int]] = field(default_factory=dict)
+    """The most that ranks can have charged, by their names; of those that are lost if they ever charged anything."""
 
 
 def assemble(
@@ -147,16 +165,17 @@ def assemble(
     if every is None:
         every = 0 if source.private else max(1, config.rounds // 20)
     engine = Engine(algorithm, schedule, carrier, seats, 0 if past is None else past.round)
+    lost = {} if past is None else {k: past.charged.get(k, {}) for k in range(origin) if k not in names}
     job = Job(
         run, config, prospect, engine, meter, shards, [], wallets, penalty, sigmas, every, origin, names, incarnation,
-        carried,
+        carried, [wallet.own for wallet in known], made, lost,
     )  # fmt: skip
-    agreed(transport, lambda: open_ledgers(job, made, stack))
+    agreed(transport, lambda: open_ledgers(job, stack))
     return job
 
 
-def open_ledgers(job: Job, made: Sequence[int], stack: ExitStack) -> None:
-    """Open the ledgers of the agents here, for the releases that come after the first `made` ones."""
+def open_ledgers(job: Job, stack: ExitStack) -> None:
+    """Open the ledgers of the agents here, for the releases that come after those that were made."""
     config, prospect = job.config, job.prospect
     outside = "on: it reads the data without noise, outside of the guarantee"
     header = {
@@ -166,16 +185,17 @@ def open_ledgers(job: Job, made: Sequence[int], stack: ExitStack) -> None:
         "evaluation": outside if job.evaluate_every else "off", "reference": outside if config.reference else "off",
         "delta": config.delta, "calibration": config.calibration if config.epsilon is not None else "noise given",
     }  # fmt: skip
-    if len(job.names) < job.origin:
+    if job.lost:
         header["members"] = list(job.names)
+        header["lost"] = [[name, to_list(charged)] for name, charged in job.lost.items()]
     for seat in job.engine.seats:
         rank, wallet, sigma = seat.agent.rank, job.wallets[seat.agent.rank], job.sigmas[seat.agent.rank]
         fields: dict[str, Any] = {"rank": job.names[rank], "sigma": sigma, "records": prospect.records[rank]}
         fields["budget"] = wallet.budget
         if config.ledger is not None:
             fields |= {"shard": wallet.owner, "filter_order": wallet.order}
-        planned = after(prospect.events(seat.agent.terms, sigma), made[rank])
-        ledger = stack.enter_context(Ledger(wallet.path, header | fields, planned, wallet.allowance))
+        planned = after(prospect.events(seat.agent.terms, sigma), job.made[rank])
+        ledger = stack.enter_context(Ledger(wallet.path, header | fields, planned, wallet.allowance, wallet.lines))
         seat.agent.charges = ledger
         job.ledgers.append(ledger)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from dpmpi.checkpoint import Manifest, check_owner, checkpoint_files, common_rou
 from dpmpi.config import Config, from_text
 from dpmpi.errors import CheckpointError, ConfigError, CutOff, RankLost
 from dpmpi.graphs import make_graph
+from dpmpi.privacy.events import ReleaseEvent, from_list
 from dpmpi.privacy.ledger import has_line, recorded_runs
 from dpmpi.rundir import RunDirectory
 from dpmpi.snapshots import Snapshot
@@ -44,6 +46,8 @@ def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Con
     config = from_text(text, path / "config.toml", given | {"out": str(path)})
     if config.digest() != original.digest():
         raise ConfigError(f"--resume goes on with the settings of {path}: leave out flags that change what is computed")
+    if config.ledger != original.ledger:
+        raise ConfigError(f"--resume charges where {path} has charged before: leave out --ledger")
     if told is None:
         return config, _from_the_beginning(config, transport, directory)
     manifest = Manifest(**told | {"members": tuple(told["members"])})
@@ -54,6 +58,8 @@ def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Con
     config = dataclasses.replace(config, batch=manifest.batch)
     round_ = common_round(transport, directory, manifest.members, manifest.round)
     snapshots: dict[int, Snapshot] = {}
+
+    charged = lost_charges(config, transport, directory, manifest.members, manifest.run)
 
     def load() -> list[Any]:
         for rank in transport.ranks if round_ else ():
@@ -67,7 +73,7 @@ def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Con
         return [None] * len(transport.ranks)
 
     everyone(transport, load)
-    return config, Past(manifest.run, manifest.origin, manifest.members, round_, snapshots)
+    return config, Past(manifest.run, manifest.origin, manifest.members, round_, snapshots, charged=charged)
 
 
 def _from_the_beginning(config: Config, transport: Transport, directory: RunDirectory) -> Past:
@@ -81,7 +87,35 @@ def _from_the_beginning(config: Config, transport: Transport, directory: RunDire
             raise ConfigError(f"{directory.path} ended before it began: start it again with --config and --out")
         return mine[-1]
 
-    return Past(on_first(transport, named), transport.size, tuple(range(transport.size)), 0, {})
+    run, names = on_first(transport, named), tuple(range(transport.size))
+    lost_charges(config, transport, directory, names, run)
+    return Past(run, transport.size, names, 0, {})
+
+
+def lost_charges(
+    config: Config, transport: Transport, directory: RunDirectory, names: Sequence[int], run: str
+) -> dict[int, Counter[ReleaseEvent]]:
+    """Return the most that ranks which were lost before can have charged, as the others' ledgers say.
+
+    Raise `ConfigError` if a rank has no ledger of the run: what it has charged itself would be forgotten.
+    """
+
+    def look() -> list[Any]:
+        found = []
+        for rank in transport.ranks:
+            ledger = ledger_file(config, directory.ledger, names[rank])
+            headers = [header for header, _, _ in recorded_runs(ledger)] if ledger.exists() else []
+            mine = [header for header in headers if header.get("run") == run]
+            if not mine:
+                raise ConfigError(
+                    f"expected what rank {names[rank]} has charged in {ledger}, found nothing of this run: copy it "
+                    "there from the host that it ran on; if the run ended before it began, start it again"
+                )
+            found.append(mine[-1].get("lost", []))
+        return found
+
+    told = everyone(transport, look)
+    return {int(name): from_list(charged) for name, charged in max(told, key=len)}
 
 
 def regroup(
@@ -135,4 +169,4 @@ def _common_past(before: Past, kept: Sequence[Snapshot], living: MpiTransport, l
     names = tuple(before.names[k] for k in left)
     floor = max(floor for floor, _ in told) + 1
     snapshots = {} if found is None else {living.rank: found}
-    return Past(before.run, before.origin, names, max(common), snapshots, before.shards, floor)
+    return Past(before.run, before.origin, names, max(common), snapshots, before.shards, floor, before.charged)

@@ -27,8 +27,10 @@ if __name__ == "__main__":
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +117,8 @@ def run_once(
                 job.engine.regroup()
             return trainer.run()
         except BaseException as error:
-            begun = trainer is not None or past is not None  # else nothing was released: start it again
+            # Else nothing was released since the start: start, or resume, it again.
+            begun = trainer is not None or (past is not None and past.shards is not None)
             if isinstance(error, RankLost) and begun and config.on_failure == "shrink":
                 return _without_the_dead(config, trainer, past, transport, directory)
             together = isinstance(error, DpmpiError) and not isinstance(error, RankLost)
@@ -140,7 +143,7 @@ def _without_the_dead(
     if trainer is not None:
         job = trainer.job
         kept += [one for one in trainer.kept[transport.rank] if one.round not in [other.round for other in kept]]
-        past = Past(job.run, job.origin, tuple(job.names), 0, {}, job.shards, job.incarnation)
+        past = Past(job.run, job.origin, tuple(job.names), 0, {}, job.shards, job.incarnation, job.most_charged())
     assert past is not None  # noqa: S101 - else the caller would not be here
     try:
         found = regroup(config, past, kept, transport)
@@ -153,8 +156,11 @@ def _without_the_dead(
     if found is None:
         return 0
     survivors, ahead = found
+    lost = sorted(set(past.names) - set(ahead.names))
+    if trainer is None:  # while they assembled: the lost may have begun to repeat what they had planned before
+        twice = {name: Counter(past.charged[name]) + Counter(past.charged[name]) for name in lost}
+        ahead = replace(ahead, charged={**ahead.charged, **twice})
     if 0 in survivors.ranks:
-        lost = sorted(set(past.names) - set(ahead.names))
         _say(
             f"dpmpi: lost rank {', '.join(map(str, lost))}; {len(ahead.names)} ranks go on after round {ahead.round}",
             sys.stderr,

@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.evaluation import Evaluation
 from dpmpi.launched import usable_cores
 from dpmpi.planning import claimed_epsilon, spent_epsilon
-from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.local import laplace_figures
 
@@ -88,8 +88,8 @@ def rank_record(
             }
             for peer, t in peers.items()
         },
-        "spending": _told(ledger.spending() + Counter(job.wallets[rank].own)),
-        "earlier": _told(job.wallets[rank].earlier),
+        "spending": to_list(ledger.spending() + Counter(job.wallets[rank].own)),
+        "earlier": to_list(job.wallets[rank].earlier),
         "host": os.uname().nodename,
     }  # fmt: skip
 
@@ -105,7 +105,7 @@ def summarise(
     config, private = job.config, is_private(job.config, job.sigmas)
     figures: dict[str, float] | None = None
     for record in ranks:
-        spending, earlier = _heard(record.pop("spending")), _heard(record.pop("earlier"))
+        spending, earlier = from_list(record.pop("spending")), from_list(record.pop("earlier"))
         record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
         if private and spending and all(_pure(event) for event in spending):
             found = laplace_figures(spending, config.delta)
@@ -113,7 +113,8 @@ def summarise(
         add_up = private and bool(earlier)
         record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if add_up else None
     hosts = Counter(record.pop("host") for record in ranks)
-    epsilons = [record["epsilon"] for record in ranks]
+    epsilon_lost = _of_the_lost(job) if private and job.lost else None
+    epsilons = [record["epsilon"] for record in ranks] + ([epsilon_lost] if job.lost else [])
     best = None if optimum is None else optimum.value
     training = max(record["training_seconds"] for record in ranks)
     schedule = job.prospect.schedule
@@ -146,6 +147,7 @@ def summarise(
             "colluders": config.colluders if config.noise_in == "sum" else None,
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
+            "epsilon_lost": epsilon_lost,
             "epsilon_theorem": claimed_epsilon(job.prospect, min(job.sigmas)),
             "laplace": figures and {name: _finite(value) for name, value in figures.items()},
             "budget": config.epsilon,
@@ -173,9 +175,22 @@ def summarise(
         "cost": _cost(job, ranks, max(hosts.values()), training),
         "starts": job.incarnation + 1,
         "ranks_at_start": job.origin,
-        "lost": sorted(set(range(job.origin)) - set(job.names)),
+        "lost": sorted(job.lost),
         "per_rank": list(ranks),
     }
+
+
+def _of_the_lost(job: Job) -> float | None:
+    """Return what ranks that were lost have spent at most; None if it cannot be bounded."""
+    config, most = job.config, 0.0
+    certified = config.epsilon if config.calibration == "certified" else None  # beyond its target a rank says nothing
+    for charged in job.lost.values():
+        epsilon = spent_epsilon(charged, config.delta)
+        bounds = [bound for bound in (epsilon, certified) if bound is not None]
+        if not bounds:
+            return None
+        most = max(most, min(bounds))
+    return most
 
 
 def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: float) -> dict[str, Any]:
@@ -267,14 +282,6 @@ def _otherwise(figures: dict[str, float | None] | None) -> str | None:
         return None
     names = {"worst_case": "pure, worst case", "l1": "pure, L1", "zcdp": "zCDP", "pld": "PLD (even shifts, no bound)"}
     return ", ".join(f"{name} {figures[key]:.3g}" for key, name in names.items() if figures[key] is not None)
-
-
-def _told(spending: Mapping[Any, int]) -> list[Any]:
-    return [[event.to_dict(), count] for event, count in spending.items()]
-
-
-def _heard(told: list[Any]) -> Counter[ReleaseEvent]:
-    return Counter({ReleaseEvent.from_dict(event): count for event, count in told})
 
 
 def _number(value: float | None, form: str) -> str | None:

@@ -105,7 +105,8 @@ class Trainer:
 
         def own() -> list[Counter[Any]]:
             books = zip(job.ledgers, job.meter.ranks, strict=True)
-            return [ledger.spending() + Counter(job.wallets[rank].own) for ledger, rank in books]
+            mine = [ledger.spending() + Counter(job.wallets[rank].own) for ledger, rank in books]
+            return [*mine, *(Counter(charged) for charged in job.lost.values())]
 
         odometer = Odometer(job.prospect, job.sigmas, own) if self._first and self._private else None
         return watch(

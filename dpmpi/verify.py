@@ -8,7 +8,7 @@ fails the check if
 - the summary says something else than the ledgers' headers (ranks, delta, noise, whether anything is promised) or than
   the schedule, which is computed anew from the configuration (active rounds, messages);
 - a ledger charges less than the wire carried: fewer releases than rounds in which the rank spoke with data;
-- the summary claims a smaller epsilon than the replay finds, for a rank or for the run.
+- the summary claims a smaller epsilon than the replay finds, for a rank, for the ranks that were lost, or for the run.
 
 Fixed-size batches have no replace-one PLD in the library; there Renyi divergences alone stand against the run's figure.
 """
@@ -134,18 +134,20 @@ def replay(rank: int, path: Path, summary: dict[str, Any], prospect: Prospect) -
 
 
 def replay_lost(name: int, path: Path, summary: dict[str, Any]) -> Replay:
-    """Price the ledger of a rank that was lost on the way: nothing is claimed for it, but it must be whole."""
+    """Price the ledger of a rank that was lost on the way against what the others said that it can be at most."""
     try:
         spending = sum((spent for _, spent, _ in starts_of(path, summary)), Counter[ReleaseEvent]())
     except DpmpiError as error:
         return Replay(name, problems=(str(error),))
-    delta = summary["privacy"]["delta"]
+    privacy, problems = summary["privacy"], []
+    delta, most = privacy["delta"], privacy["epsilon_lost"]
     if any(event.noise == "none" for event in spending):
         return Replay(name, spending.total())
-    return Replay(
-        name, spending.total(), spent_epsilon(spending, delta, cached=False), pld_epsilon(spending, delta),
-        rdp_epsilon(spending, delta),
-    )  # fmt: skip
+    pld, epsilon = pld_epsilon(spending, delta), spent_epsilon(spending, delta, cached=False)
+    judges = [value for value in (pld, epsilon) if value is not None]
+    if privacy["private"] and judges and max(judges) * (1 - TOLERANCE) > most:
+        problems.append(f"the summary claims at most {most:.4g} for ranks that were lost, it was {max(judges):.4g}")
+    return Replay(name, spending.total(), epsilon, pld, rdp_epsilon(spending, delta), tuple(problems))
 
 
 def _wrong_claim(claimed: Any, judges: list[float], rdp: float | None, private: bool) -> list[str]:
@@ -194,6 +196,7 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) ->
         else:
             found.append(replay(rank, ledger, summary, prospect))
     claims, total = [record["epsilon"] for record in summary["per_rank"]], summary["privacy"]["epsilon"]
+    claims += [summary["privacy"]["epsilon_lost"]] if summary["lost"] else []
     if total != (None if None in claims else max(claims)):
         first = found[0]
         wrong = f"the summary claims epsilon {total} for the run, its ranks have {claims}"

@@ -16,7 +16,7 @@ from dpmpi.config import Config
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError
 from dpmpi.planning import Prospect, after, allowance, filter_order, read_budget
-from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import read_ledger, recorded_runs
 from dpmpi.rng import fresh_key
 from dpmpi.wire import Transport
@@ -38,6 +38,8 @@ class Wallet:
     """What this very run has charged before it was interrupted."""
     starts: int = 0
     """How often this run was started before."""
+    lines: int | None = None
+    """How many lines the ledger had when it was read for this."""
 
 
 def ledger_file(config: Config, ledger_path: Callable[[int], Path], name: int) -> Path:
@@ -62,24 +64,24 @@ def open_wallets(
             path, starts = ledger_file(config, ledger_path, names[rank]), 0
             earlier: Counter[ReleaseEvent] = Counter()
             own: Counter[ReleaseEvent] = Counter()
-            budget, owner, order = read_budget(config, names[rank]), None, None
+            budget, owner, order, lines = read_budget(config, names[rank]), None, None, None
             if config.ledger is not None:
                 stack.enter_context(lock(path))
                 owner = owner_mark(path, shard)
             if path.exists() and (config.ledger is not None or run is not None):
-                check_owner(path, owner)
+                lines = check_owner(path, owner)
                 for header, spent, _ in recorded_runs(path):
                     if run is not None and header.get("run") == run:
                         own, starts = own + spent, starts + 1
                     else:
                         earlier += spent
                 order = first_order(path) if config.ledger is not None else None
-            wallets[rank] = Wallet(path, earlier, budget, None, order or 0, owner, own, starts)
-            told.append([budget, order or 0, _told(earlier), _told(own), starts])
+            wallets[rank] = Wallet(path, earlier, budget, None, order or 0, owner, own, starts, lines)
+            told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
         return told
 
     known = [
-        Wallet(Path(), _heard(earlier), budget, None, order, None, _heard(own), starts)
+        Wallet(Path(), from_list(earlier), budget, None, order, None, from_list(own), starts)
         for budget, order, earlier, own, starts in everyone(transport, read)
     ]
     return wallets, known
@@ -91,35 +93,34 @@ def allow(
 ) -> dict[int, Wallet]:  # fmt: skip
     """Return the wallets with what they leave for the run: for the planned releases after the first `made` ones.
 
-    A target is a budget for a run that goes on: if what was charged before leaves too little of it for all the rest,
-    even under more noise, the ranks end it without data rather than beyond the target.
+    A budget limits what this run and earlier ones charge. The target limits this run alone, and a run that goes on may
+    have charged more than it planned: if that leaves too little of the target for all the rest, even under more noise,
+    the ranks end it without data rather than beyond the target.
     """
-    config = prospect.config
+    config, target = prospect.config, None
     if config.calibration == "certified" and config.insecure_noise_seed is None and any(one.own for one in known):
-        known = [replace(one, budget=config.epsilon if one.budget is None else one.budget) for one in known]
-        wallets = {rank: replace(wallet, budget=known[rank].budget) for rank, wallet in wallets.items()}
-    if config.ledger is None and all(one.budget is None for one in known):
+        target = config.epsilon
+    if config.ledger is None and target is None and all(one.budget is None for one in known):
         return {rank: replace(wallet, order=2) for rank, wallet in wallets.items()}
 
     def find(rank: int) -> tuple[int | None, int]:
         wallet = known[rank]
         planned = after(prospect.events(prospect.terms(rank), sigmas[rank]), made[rank])
-        budget = wallet.budget
-        order = wallet.order or filter_order(planned, budget or config.epsilon or 1.0, config.delta)
-        if budget is None:
-            return None, order
-        return allowance(planned, wallet.earlier, budget, config.delta, order, wallet.own), order
+        order = wallet.order or filter_order(planned, wallet.budget or config.epsilon or 1.0, config.delta)
+        limits = [(target, {}), (wallet.budget, wallet.earlier)]
+        allowed = [
+            allowance(planned, earlier, limit, config.delta, order, wallet.own)
+            for limit, earlier in limits
+            if limit is not None
+        ]
+        return min(allowed, default=None), order
 
     found = on_first(transport, lambda: [find(rank) for rank in range(transport.size)])
-    return {k: replace(wallet, allowance=found[k][0], order=found[k][1]) for k, wallet in wallets.items()}
-
-
-def _told(spending: Mapping[ReleaseEvent, int]) -> list[Any]:
-    return [[event.to_dict(), count] for event, count in spending.items()]
-
-
-def _heard(told: list[Any]) -> Counter[ReleaseEvent]:
-    return Counter({ReleaseEvent.from_dict(fields): count for fields, count in told})
+    return {
+        rank: replace(wallet, budget=target if wallet.budget is None else wallet.budget, allowance=allowed, order=order)
+        for rank, wallet in wallets.items()
+        for allowed, order in [found[rank]]
+    }
 
 
 def lock(ledger: Path) -> IO[str]:
@@ -169,12 +170,18 @@ def owner_mark(ledger: Path, shard: Shard) -> str:
     return hmac.digest(key, shard.fingerprint.encode(), "sha256").hex()
 
 
-def check_owner(path: Path, mark: str | None) -> None:
-    """Raise `ConfigError` if a ledger belongs to another shard: its spending would be counted for the wrong people."""
+def check_owner(path: Path, mark: str | None) -> int:
+    """Raise `ConfigError` if a ledger belongs to another shard: its spending would be counted for the wrong people.
+
+    Return how many lines it has.
+    """
+    lines = 0
     for entry in read_ledger(path):
+        lines += 1
         owner = entry.get("shard")
         if owner is not None and owner != mark:
             raise ConfigError(
                 f"the ledger {path} belongs to other rows: the shard has changed, or --seed, --test-fraction, "
                 "--samples or --normalize cut it differently, or the key beside the ledger was lost"
             )
+    return lines

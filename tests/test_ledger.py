@@ -156,3 +156,25 @@ def test_an_unknown_event_is_refused(change):
 
 def test_events_survive_the_file():
     assert ReleaseEvent.from_dict(json.loads(json.dumps(EVENT.to_dict()))) == EVENT
+
+
+def test_while_it_is_open_nobody_else_can_charge(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}, plan=[(EVENT, 10)]) as ledger:
+        ledger.charge(EVENT, 1)
+        with pytest.raises(LedgerError, match="in use: the run that charges to it has not ended"):
+            Ledger(path, {})
+        ledger.charge(EVENT, 2)
+    with Ledger(path, {}, plan=[(EVENT, 10)]) as ledger:
+        ledger.charge(EVENT, 3)
+    assert recorded_spending(path).total() == 3
+
+
+def test_charges_that_the_plan_does_not_know_are_found(tmp_path):
+    path = tmp_path / "l.jsonl"
+    with Ledger(path, {}) as ledger:
+        lines = ledger.mark[0]
+        ledger.charge(EVENT, 1)
+    with pytest.raises(LedgerError, match=f"had {lines} lines .*found 4: another run charges to it"):
+        Ledger(path, {}, lines=lines)
+    Ledger(path, {}, lines=4)._file.close()

@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from dpmpi.losses import LOSSES
 from dpmpi.planning import spent_epsilon
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.reference import find_optimum
-from dpmpi.resuming import quorate
+from dpmpi.resuming import lost_charges, quorate
 from dpmpi.snapshots import capture
+from dpmpi.summary import rank_record, summarise
 from dpmpi.transport.loopback import LoopbackTransport
 
 ORIGIN, LEFT = 6, (0, 1, 3, 4, 5)
@@ -31,7 +33,8 @@ def regrouped(tmp_path, *flags, rounds, at, names=LEFT):
         facts = [{"shard": shard.fingerprint} for shard in job.shards]
         kept = [capture(seat, at, repeatable=False) for seat in job.engine.seats]
     snapshots = {k: dataclasses.replace(kept[name], facts=facts[name]) for k, name in enumerate(names)}
-    past = Past(job.run, ORIGIN, names, at, snapshots, [job.shards[name] for name in names], 1)
+    shards = [job.shards[name] for name in names]
+    past = Past(job.run, ORIGIN, names, at, snapshots, shards, 1, job.most_charged())
     with ExitStack() as stack:
         transport = LoopbackTransport(len(names))
         left = assemble(config, transport, lambda name: tmp_path / f"{name}.jsonl", stack, past=past)
@@ -76,6 +79,29 @@ def test_the_target_holds_over_the_loss(flags, tmp_path):
     if "shares" in flags:  # one part of the noise less, so each is larger
         parts = [one.engine.seats[0].agent.mechanism.parts for one in (before, job)]
         assert parts == [ORIGIN, ORIGIN - 1]
+
+
+def test_what_the_lost_have_spent_stays_in_the_figure(tmp_path):
+    """The lost rank has the fewest records, so by the same noise it has told the most about each."""
+    for rank in range(ORIGIN):
+        generator = np.random.default_rng(rank)
+        rows = 40 if rank == 2 else 400
+        X = generator.normal(size=(rows, 4))
+        np.savez(tmp_path / f"{rank}.npz", X=X, y=np.sign(X[:, 0]))
+    flags = ("--algorithm", "dp-dda", "--data", f"shards:{tmp_path}/{{rank}}.npz", "--noise", "0.2", "--delta", "1e-4")
+    before, job = regrouped(tmp_path, *flags, rounds=60, at=30)
+    assert sorted(job.lost) == [2]
+    assert job.lost == {2: before.most_charged()[2]}
+    assert sum(job.lost[2].values()) == 60  # what it could have charged, had it gone on
+    recorded = [recorded_spending(tmp_path / f"{name}.jsonl") for name in range(ORIGIN)]
+    spent = [spent_epsilon(charged, 1e-4, cached=False) for charged in recorded]
+    records = [rank_record(job, *one, 1.0) for one in zip(job.engine.seats, job.ledgers, strict=True)]
+    privacy = summarise(job, records, None, None, 0.0, 1.0)["privacy"]
+    assert max(spent) == spent[2] < privacy["epsilon"] == privacy["epsilon_lost"]
+    assert max(spent[:2] + spent[3:]) < spent[2]
+    # A run that is resumed later on finds it in the ledgers of those who are left.
+    files = SimpleNamespace(ledger=lambda name: tmp_path / f"{name}.jsonl")
+    assert lost_charges(job.config, LoopbackTransport(len(LEFT)), files, LEFT, job.run) == job.lost
 
 
 def test_induced_graphs_and_their_largest_part():

@@ -1,6 +1,7 @@
 """A run that was interrupted goes on as if it had not been, and charges for what it repeats."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -155,6 +156,28 @@ def test_where_nothing_is_left_of_the_target_the_rest_is_without_data(tmp_path, 
     assert all(not replay.problems for replay in verify(out))
 
 
+def test_a_larger_budget_does_not_lift_the_target(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    common = ("--algorithm", "dp-dda", *FLAGS, "--epsilon", "1", "--delta", "1e-4", "--checkpoint-every", "4")
+    assert run(out, *common, "--budget", "5", until=11, monkeypatch=monkeypatch) != 0
+    assert run(None, "--resume", out) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert 0.99 < summary["privacy"]["epsilon"] <= 1.0
+    assert [record["budget"] for record in summary["per_rank"]] == [5.0] * RANKS
+
+
+def test_earlier_runs_leave_the_target_alone(tmp_path, monkeypatch):
+    out, ledger = tmp_path / "run", ("--ledger", tmp_path / "ledger")
+    common = ("--algorithm", "dp-dda", *FLAGS, "--epsilon", "1", "--delta", "1e-4", *ledger)
+    assert run(tmp_path / "earlier", *common) == 0
+    assert run(out, *common, "--checkpoint-every", "2", until=4, monkeypatch=monkeypatch) != 0
+    assert run(None, "--resume", out) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert 0.99 < summary["privacy"]["epsilon"] <= 1.0
+    assert all(record["stopped"] is None for record in summary["per_rank"])
+    assert all(record["epsilon_with_earlier_runs"] > 1.2 for record in summary["per_rank"])
+
+
 def test_a_budget_counts_what_was_charged_before(tmp_path, monkeypatch):
     out = tmp_path / "run"
     common = ("--algorithm", "dp-dda", *FLAGS, "--noise", "0.05", "--delta", "1e-4", "--checkpoint-every", "2")
@@ -223,6 +246,31 @@ def test_refusals_name_the_reason(tmp_path, monkeypatch, capfd):
     assert "round 3 for every rank, found none for rank 2" in refused()
     assert main(["--loopback", "4", "--resume", str(tmp_path / "nothing")]) == 2
     assert "found none at" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("every", [("--checkpoint-every", "9"), ()], ids=["checkpoints", "none"])
+def test_a_run_whose_books_are_not_all_there_is_refused(tmp_path, monkeypatch, capfd, every):
+    """No checkpoint was reached, so nothing else would tell that something was charged."""
+    out = tmp_path / "run"
+    common = ("--algorithm", "dp-dda", *FLAGS, "--noise", "0.5", "--delta", "1e-4", *every)
+    assert run(out, *common, until=6, monkeypatch=monkeypatch) != 0
+    ledger = out / "ledger" / "rank-001.jsonl"
+    ledger.rename(out / "elsewhere")
+    assert run(None, "--resume", out) == 2
+    assert f"expected what rank 1 has charged in {ledger}, found nothing of this run" in capfd.readouterr().err
+    (out / "elsewhere").rename(ledger)
+    assert run(None, "--resume", out, "--ledger", tmp_path / "new") == 2
+    assert "leave out --ledger" in capfd.readouterr().err
+    assert run(None, "--resume", out) == 0
+
+
+def test_a_run_that_has_not_ended_is_not_resumed(tmp_path, monkeypatch, capfd):
+    out = interrupted(tmp_path, monkeypatch)
+    with (out / "ledger" / "rank-002.jsonl").open("a") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        assert run(None, "--resume", out) == 1
+        assert "rank-002.jsonl is in use" in capfd.readouterr().err
+    assert run(None, "--resume", out) == 0
 
 
 def test_another_shard_is_refused(tmp_path, monkeypatch, capfd):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -54,3 +56,13 @@ class ReleaseEvent:
             return event
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise LedgerError(f"not a release event: {fields!r} ({error})") from error
+
+
+def to_list(spending: Mapping[Any, int]) -> list[Any]:
+    """Return how often each event was charged, as JSON-ready values."""
+    return [[event.to_dict(), count] for event, count in spending.items()]
+
+
+def from_list(told: list[Any]) -> Counter[ReleaseEvent]:
+    """Return the spending that `to_list` described."""
+    return Counter({ReleaseEvent.from_dict(event): count for event, count in told})

@@ -15,6 +15,7 @@ full: a ledger can say too much, never too little.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -43,12 +44,14 @@ class Ledger:
     """Writes one rank's ledger. Use as a context manager: a clean exit closes the last reservation."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], plan: Sequence[tuple[Event, int]] = (), allowance: int | None = None
-    ) -> None:
+        self, path: Path, header: dict[str, Any], plan: Sequence[tuple[Event, int]] = (), allowance: int | None = None,
+        lines: int | None = None,
+    ) -> None:  # fmt: skip
         """Create the file, or go on with the one that is there, and write a header.
 
         `plan` holds the charges that are foreseen, (event, how many times) in order of time; reservations follow it.
-        No more than `allowance` are made.
+        No more than `allowance` are made. Both were found from the first `lines` lines of the file: there must be no
+        others. While a ledger is open no other process can open it.
         """
         self._path = path
         self._seq = 0
@@ -69,13 +72,14 @@ class Ledger:
         self._closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                for entry in read_ledger(path):
-                    self._seq, self._prev = entry["seq"] + 1, _hash(entry)
-                os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn last line was never durable
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise LedgerError(f"cannot open the ledger {path}: {error.strerror}") from error
+        try:
+            self._take_up(lines)
+        except BaseException:
+            self._file.close()
+            raise
         self._write("header", header)
 
     def __enter__(self) -> Ledger:
@@ -115,6 +119,25 @@ class Ledger:
             self._give_back()
             self._write("close", {"unused": 0})
             self._closed = True
+
+    def _take_up(self, lines: int | None) -> None:
+        """Lock the file, and go to its end."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LedgerError(f"the ledger {self._path} is in use: the run that charges to it has not ended") from None
+        except OSError:  # a file system without locks
+            pass
+        for entry in read_ledger(self._path):
+            self._seq, self._prev = entry["seq"] + 1, _hash(entry)
+        if lines is not None and lines != self._seq:
+            raise LedgerError(
+                f"{self._path} had {lines} lines a moment ago, found {self._seq}: another run charges to it"
+            )
+        try:
+            os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)  # a torn last line was never durable
+        except OSError as error:
+            raise LedgerError(f"cannot write to the ledger {self._path}: {error.strerror}") from error
 
     def _go_on(self, event: Event, round_: int) -> None:
         """Make `event` the current one: the next of the reservation, or the first of a new one."""
