@@ -30,7 +30,7 @@ from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
 from dpmpi.problem import Batch, make_problem
 from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.rows import Dense
-from dpmpi.secrecy import agree_on_secrets, check_shares, make_exchange, sealed
+from dpmpi.secrecy import agree_on_secrets, check_room, check_shares, make_exchange, sealed
 from dpmpi.snapshots import Snapshot, restore
 from dpmpi.transport.meter import Meter, Traffic
 from dpmpi.wallets import Wallet, allow, open_wallets
@@ -160,6 +160,7 @@ def assemble(
             seats.append(seat)
 
     agreed(transport, take_seats)
+    check_room(prospect, max(sigmas))
     ready()
     every = config.evaluate
     if every is None:

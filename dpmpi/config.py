@@ -122,7 +122,10 @@ class Config:
         None, "the folder of roster.toml and of this rank's rank-000.key (python -m dpmpi keys make)", metavar="DIR"
     )
     noise_in: str = _option("local", "noise on each rank's value, or inside the shared sum", choices=("local", "sum"))
-    colluders: int = _option(0, "ranks that may take their part of a sum's noise off again", int, metavar="C", least=0)
+    colluders: int = _option(
+        1, "ranks that may together take their parts of a sum's noise off again; 0 is against outsiders alone", int,
+        metavar="C", least=0,
+    )  # fmt: skip
     deadline: float = _option(120.0, "seconds to wait for a silent neighbour before giving up", float, above=0)
     checkpoint_every: str | None = _option(
         None, "keep every rank's state after N rounds (200) or seconds (60s), for --resume", metavar="N"
@@ -205,7 +208,7 @@ class Config:
             raise ConfigError("--noise-in sum is a discrete gaussian: leave --mechanism out")
         if self.noise_in == "sum" and self.epsilon is not None and self.calibration == "theorem":
             raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
-        if self.colluders and self.noise_in != "sum":
+        if self.colluders != 1 and self.noise_in != "sum":
             raise ConfigError("--colluders is for noise inside a sum: add --noise-in sum")
         if self.wire != "float64" and self.exchange == "shares":
             raise ConfigError(f"--wire {self.wire} is for plain messages, shares are integers of 64 bits: leave it out")

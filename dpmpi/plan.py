@@ -23,7 +23,7 @@ from dpmpi.planning import (
     spent_epsilon,
     tally,
 )
-from dpmpi.secrecy import check_shares
+from dpmpi.secrecy import check_room, check_shares
 
 EXAMPLES = """\
 examples:
@@ -58,6 +58,7 @@ def planned(prospect: Prospect, dimension: int | None) -> dict[str, Any]:
     config, active, records = prospect.config, prospect.active, prospect.records
     schedule, ranks = prospect.schedule, prospect.schedule.size
     graph, sigmas = schedule.graph, noise_levels(prospect)
+    check_room(prospect, max(sigmas))
     epsilons = [
         spent_epsilon(tally(prospect.events(terms, sigma)), config.delta)
         for terms, sigma in {(prospect.terms(rank), sigma) for rank, sigma in enumerate(sigmas)}

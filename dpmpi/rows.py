@@ -232,8 +232,8 @@ class Csr:
             twice = np.flatnonzero(same_row & (self.indices[1:] == self.indices[:-1]))
             if len(twice):
                 raise DataError(
-                    f"expected every column at most once in a row, found column {self.indices[twice[0]]} twice in row "
-                    f"{row_of[twice[0]]} (counting from 0): add up or drop the repeated entries"
+                    f"expected every column at most once in a row, found one again in row {row_of[twice[0]]} (counting "
+                    "from 0): add up or drop the repeated entries"
                 )
 
 
@@ -261,10 +261,9 @@ def scale_rows(rows: Rows, bound: float) -> None:
 def check_finite(rows: Rows) -> None:
     """Raise `DataError` that names the first row with a NaN or an infinity."""
     for r in np.flatnonzero(~np.isfinite(rows.norms)):  # a norm may also overflow although all values are finite
-        bad = rows._values(r)[~np.isfinite(rows._values(r))]
-        if len(bad):
+        if not np.isfinite(rows._values(r)).all():
             raise DataError(
-                f"expected finite features, found {bad[0]} in row {r} (counting from 0): mend or drop the row"
+                f"expected finite features, found NaN or infinity in row {r} (counting from 0): mend or drop the row"
             )
 
 

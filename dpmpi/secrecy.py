@@ -76,6 +76,29 @@ def check_shares(prospect: Prospect) -> None:
         raise ConfigError(f"shares mix with equal weights 1/n, found --weights {config.weights}: use metropolis")
 
 
+def check_room(prospect: Prospect, sigma: float) -> None:
+    """Raise `ConfigError` if a vector under the noise of a sum could be too long for it.
+
+    Refused when it is, it would tell something about the records without noise.
+    """
+    config, n = prospect.config, prospect.schedule.size
+    if config.noise_in != "sum":
+        return
+    drawn = [prospect.terms(rank).sampling for rank in range(n)]
+    most = max(s.records / s.expected if s.kind == "poisson" else 1.0 for s in drawn)  # a batch may hold all records
+    longest, room = prospect.lipschitz * most, capacity(n, config.share_bits, _tail(config, n, sigma))
+    if longest >= room:
+        raise ConfigError(
+            f"gradients may reach {longest:.3g} in a shared sum that holds less than {room:.3g}: use fewer "
+            "--share-bits, a smaller --lipschitz or a larger --batch"
+        )
+
+
+def _tail(config: Config, n: int, sigma: float) -> float:
+    """Return what the noise inside a sum stays below."""
+    return TAIL_DEVIATIONS * sigma * n if config.noise_in == "sum" else 0.0
+
+
 def agree_on_secrets(
     config: Config, transport: Transport, run: str, incarnation: int = 0, names: Sequence[int] | None = None
 ) -> Secrets | None:
@@ -148,7 +171,7 @@ def make_exchange(config: Config, transport: Transport, rank: int, secrets: Secr
     if config.share_mode == "expanded":
         masks = PairwiseMasks(rank, transport.size, {peer: pair.masks for peer, pair in secrets.keys[rank].items()})
     stream = PrivateStream(rank_key(config.insecure_noise_seed, rank), "shares")
-    tail = TAIL_DEVIATIONS * sigma * transport.size if config.noise_in == "sum" else 0.0
+    tail = _tail(config, transport.size, sigma)
     return SharesExchange(
         transport, rank, transport.size, bits=config.share_bits, stream=stream, masks=masks, noise_tail=tail
     )

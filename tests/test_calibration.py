@@ -134,6 +134,15 @@ def test_impossible_targets_are_refused(kind, sensitivity, releases, epsilon, de
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sampling", "releases", "epsilon", "delta"),
+    [(Sampling("fixed", 10, 1000), 100, 1e-3, 1e-30), (Sampling("poisson", 10, 100000), 10**6, 1e-6, 1e-12)],
+)
+def test_targets_below_what_accountants_resolve_are_refused(sampling, releases, epsilon, delta):
+    with pytest.raises(ConfigError, match="no scale of noise reaches epsilon"):
+        calibrate("gaussian", 0.2, sampling, releases, epsilon, delta)
+
+
 @pytest.mark.parametrize(("q", "T"), [(20000, 1000), (20000, 20000), (1012, 3000)])
 def test_the_automatic_batch_costs_a_hundredth_more_noise_than_all_records(q, T):
     b = auto_batch(q, T, 1.0, 1e-5)

@@ -90,7 +90,7 @@ def _sampled_rdp(group: Group, orders: Array) -> Array:
         j = np.arange(2, order + 1)
         log_comb = log_factorial[order] - log_factorial[j] - log_factorial[order - j]
         power = np.logaddexp(0.0, np.logaddexp.reduce(log_comb + j * math.log(group.rate) + moments[: order - 1]))
-        found.append(min(float(power) / (order - 1), order / (2 * group.z**2)))
+        found.append(min(float(power) / (order - 1), order / group.z / (2 * group.z)))
     return np.array(found)
 
 
