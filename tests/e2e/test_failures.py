@@ -83,6 +83,7 @@ def survive(tmp_path, ranks, *faults, flags, lost):
     found = summary(run)
     names = [rank for rank in range(ranks) if rank not in lost]
     assert (found["lost"], found["ranks"], found["ranks_at_start"]) == (sorted(lost), ranks - len(lost), ranks)
+    assert found["privacy"]["epsilon"] >= found["privacy"]["epsilon_lost"] > 0  # `verify` holds it against the ledgers
     assert [record["rank"] for record in found["per_rank"]] == names
     assert found["starts"] >= 2
     assert [one.problems for one in verify(run)] == [()] * ranks
