@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE")
+LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 BRIEF_BYTES = 1 << 15
@@ -21,6 +22,11 @@ def launched_as(environment: Mapping[str, str]) -> tuple[int, int]:
         return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), default)
 
     return first(RANK_VARIABLES, 0), first(SIZE_VARIABLES, 1)
+
+
+def first_on_host(environment: Mapping[str, str]) -> bool:
+    """Return whether this is the first of the launcher's ranks on this host; so is one that it says nothing of."""
+    return next((environment[name] == "0" for name in LOCAL_RANK_VARIABLES if environment.get(name)), True)
 
 
 def complaint(said: str) -> str:

@@ -38,7 +38,7 @@ from dpmpi.agreement import agreed, everyone
 from dpmpi.assembly import Past, assemble
 from dpmpi.config import Config, flags_of, from_values
 from dpmpi.errors import INTERRUPTED, ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost, interrupt
-from dpmpi.launched import launched_as, process_age
+from dpmpi.launched import fault_tolerant, first_on_host, launched_as, process_age
 from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
 from dpmpi.stalls import Wait, explain, read_waits, write_wait
@@ -75,10 +75,11 @@ def _run(argv: Sequence[str] | None) -> int:
             raise ConfigError(f"--loopback runs all agents in one process, found {size}: start it without mpirun")
         transport = open_transport(config)
     except DpmpiError as error:
-        if rank != 0:  # a launcher ends all ranks when one fails: let the first one speak before that
-            time.sleep(max(SPEAK_FIRST_SECONDS, SPEAK_FIRST_SHARE * process_age()))
         # All ranks find the same, unless a file is missing on one host only.
-        return _refuse(error, rank == 0 or isinstance(error.__cause__, OSError))
+        speaker = rank == 0 or (isinstance(error.__cause__, OSError) and first_on_host(os.environ))
+        if rank != 0 and _one_failure(2, speaker):  # a launcher ends all ranks when one fails: let the first one speak
+            time.sleep(max(SPEAK_FIRST_SECONDS, SPEAK_FIRST_SHARE * process_age()))
+        return _refuse(error, speaker)
     try:
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, interrupt)  # what the ranks get when Open MPI's mpirun is interrupted
@@ -216,7 +217,12 @@ def create(directory: RunDirectory, config: Config, transport: Transport) -> Non
 def _refuse(error: BaseException, speaker: bool) -> int:
     if speaker:
         _say(f"dpmpi: {error}", sys.stderr)
-    return error.exit_code if isinstance(error, DpmpiError) else 1
+    return _one_failure(error.exit_code if isinstance(error, DpmpiError) else 1, speaker)
+
+
+def _one_failure(code: int, speaker: bool) -> int:
+    """Return a rank's exit code: with ULFM one that fails is enough, and Open MPI's mpirun may lock up after many."""
+    return code if speaker or not fault_tolerant(os.environ) else 0
 
 
 def _report_slow(
@@ -247,7 +253,7 @@ def _end_all(
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another rank that fails may abort this one while it speaks
     interrupted = isinstance(error, KeyboardInterrupt)
     if interrupted and directory is None and 0 not in transport.ranks:
-        os._exit(INTERRUPTED)  # the first rank speaks for all
+        os._exit(_one_failure(INTERRUPTED, False))  # the first rank speaks for all
     where = f"rank {transport.ranks[0]}" if len(transport.ranks) == 1 else "loopback"
     what = "interrupted" if interrupted else str(error)
     if not isinstance(error, DpmpiError | KeyboardInterrupt):
@@ -270,11 +276,11 @@ def _end_all(
             _tell_terminal(f"dpmpi: {text}")
     code = INTERRUPTED if interrupted else error.exit_code if isinstance(error, DpmpiError) else 1
     if interrupted and len(transport.ranks) == 1:
-        os._exit(code)
+        os._exit(_one_failure(code, speaks))
     if isinstance(transport, MpiTransport):
         _tell_the_others(transport, error)
         time.sleep(BEFORE_ABORT_SECONDS)
-        transport.abort(code if speaks or not transport.tolerant else 0)  # one that fails is enough for mpirun: `abort`
+        transport.abort(_one_failure(code, speaks))
     return code
 
 

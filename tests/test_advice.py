@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpmpi.launched import advice, complaint, heartbeats, process_age
+from dpmpi.launched import advice, complaint, first_on_host, heartbeats, process_age
 
 ULFM = {"OMPI_MCA_mpi_ft_enable": "1"}
 EAGER = {"OMPI_MCA_btl_sm_eager_limit"}
@@ -67,3 +67,10 @@ def test_a_process_knows_its_age():
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert 0.5 - tick <= float(done.stdout) <= time.monotonic() - begin + tick
     assert process_age() > float(done.stdout)
+
+
+def test_one_rank_of_a_host_is_the_first():
+    assert first_on_host({})
+    assert first_on_host({"OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    assert not first_on_host({"OMPI_COMM_WORLD_LOCAL_RANK": "3"})
+    assert not first_on_host({"MPI_LOCALRANKID": "1", "OMPI_COMM_WORLD_LOCAL_RANK": ""})

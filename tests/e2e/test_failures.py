@@ -269,3 +269,18 @@ def damage(run):
         content[-5] ^= 1
         path.write_bytes(content)
     assert Path(run / "checkpoint" / "manifest.json").exists()
+
+
+@tolerant
+@pytest.mark.parametrize("flags", ["--resume nowhere", "--config nowhere", "--rounds 0"])
+def test_one_rank_alone_fails_for_all_when_a_run_is_refused(tmp_path, flags):
+    """Open MPI's mpirun may lock up when many ranks fail at once, if it lets the others live."""
+    rank = f"{sys.executable} -m dpmpi.run {flags}; code=$?; echo $code > code-$OMPI_COMM_WORLD_RANK; exit $code"
+    process = subprocess.Popen(
+        [MPIRUN, "--with-ft", "ulfm", "-n", "4", "sh", "-c", rank], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
+    )  # fmt: skip
+    done = finish(process, LIMIT)
+    assert done.code == 2
+    assert len(done.own_lines()) == 1, done.err
+    assert [(tmp_path / f"code-{rank}").read_text().strip() for rank in range(4)] == ["2", "0", "0", "0"]
