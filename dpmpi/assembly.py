@@ -33,7 +33,7 @@ from dpmpi.rows import Dense
 from dpmpi.secrecy import agree_on_secrets, check_room, check_shares, make_exchange, sealed
 from dpmpi.snapshots import Snapshot, restore
 from dpmpi.transport.meter import Meter, Traffic
-from dpmpi.wallets import Wallet, allow, open_wallets
+from dpmpi.wallets import Wallet, allow, open_wallets, owner_mark
 from dpmpi.wire import Transport
 
 
@@ -189,12 +189,12 @@ def open_ledgers(job: Job, stack: ExitStack) -> None:
     if job.lost:
         header["members"] = list(job.names)
         header["lost"] = [[name, to_list(charged)] for name, charged in job.lost.items()]
-    for seat in job.engine.seats:
+    for seat, shard in zip(job.engine.seats, job.shards, strict=True):
         rank, wallet, sigma = seat.agent.rank, job.wallets[seat.agent.rank], job.sigmas[seat.agent.rank]
         fields: dict[str, Any] = {"rank": job.names[rank], "sigma": sigma, "records": prospect.records[rank]}
         fields["budget"] = wallet.budget
         if config.ledger is not None:
-            fields |= {"shard": wallet.owner, "filter_order": wallet.order}
+            fields |= {"shard": wallet.owner or owner_mark(wallet.path, shard), "filter_order": wallet.order}
         planned = after(prospect.events(seat.agent.terms, sigma), job.made[rank])
         ledger = stack.enter_context(Ledger(wallet.path, header | fields, planned, wallet.allowance, wallet.lines))
         seat.agent.charges = ledger

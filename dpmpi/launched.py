@@ -11,6 +11,7 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_CO
 LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+LAUNCHERS = ("mpirun", "mpiexec", "prterun", "prted")
 BRIEF_BYTES = 1 << 15
 """Up to this length a message gets through while its sender computes."""
 
@@ -37,6 +38,20 @@ def complaint(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip(" -\t")]
     own = [line.removeprefix("dpmpi: ") for line in lines if line.startswith("dpmpi:")]
     return next(iter(own or [line for line in lines if "Error" in line] or lines), "")
+
+
+def launcher_process() -> int | None:
+    """Return the process that started this one and can end all ranks: mpirun, or its daemon on this host."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        except OSError:
+            return None
+        if name.partition("(")[2] in LAUNCHERS:
+            return pid
+        pid = int(rest.split()[1])
+    return None
 
 
 def process_age() -> float:

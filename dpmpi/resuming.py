@@ -79,17 +79,21 @@ def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Con
 def _from_the_beginning(config: Config, transport: Transport, directory: RunDirectory) -> Past:
     """Return the past of a run that has no checkpoint: none but its name, under which it has charged."""
 
-    def named() -> str:
-        ledger = ledger_file(config, directory.ledger, 0)
-        runs = recorded_runs(ledger) if ledger.exists() else []
-        mine = [str(header["run"]) for header, _, _ in runs if header.get("config") == config.digest()]
+    def named() -> tuple[str, int, list[int]]:
+        found = (ledger_file(config, directory.ledger, rank) for rank in range(transport.size))
+        runs = [run for ledger in found if ledger.exists() for run in recorded_runs(ledger)]
+        mine = [header for header, _, _ in runs if header.get("config") == config.digest()]
         if not mine:
             raise ConfigError(f"{directory.path} ended before it began: start it again with --config and --out")
-        return mine[-1]
+        last = max(mine, key=lambda header: int(header.get("incarnation", 0)))
+        members = last.get("members") or list(range(last["ranks"]))
+        return last["run"], len(members) + len(last.get("lost", [])), members
 
-    run, names = on_first(transport, named), tuple(range(transport.size))
-    lost_charges(config, transport, directory, names, run)
-    return Past(run, transport.size, names, 0, {})
+    run, origin, members = on_first(transport, named)
+    if len(members) != transport.size:
+        raise ConfigError(f"{directory.path} has {len(members)} ranks, found {transport.size}: start as many")
+    charged = lost_charges(config, transport, directory, members, run)
+    return Past(run, origin, tuple(members), 0, {}, charged=charged)
 
 
 def lost_charges(

@@ -38,7 +38,7 @@ from dpmpi.agreement import agreed, everyone
 from dpmpi.assembly import Past, assemble
 from dpmpi.config import Config, flags_of, from_values
 from dpmpi.errors import INTERRUPTED, ConfigError, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost, interrupt
-from dpmpi.launched import fault_tolerant, first_on_host, launched_as, process_age
+from dpmpi.launched import fault_tolerant, first_on_host, launched_as, launcher_process, process_age
 from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
 from dpmpi.stalls import Wait, explain, read_waits, write_wait
@@ -53,6 +53,10 @@ TELL_EACH_OTHER_SECONDS = 1.5
 """Ranks that are held up by the same one reach the deadline within a few rounds of each other."""
 BEFORE_ABORT_SECONDS = 0.5
 """A launcher that is told to abort may drop what a rank has just said: give it time to pass the message on."""
+TURN_SECONDS = 1.0
+"""How much later than the rank before it a rank speaks where nothing else says who does."""
+END_SECONDS = 5.0
+"""How long a launcher may take to end all ranks."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,9 +92,9 @@ def _run(argv: Sequence[str] | None) -> int:
             directory = RunDirectory(Path(path))
         else:
             directory = name_directory(config, transport)
-    except DpmpiError as error:
-        return _refuse(error, 0 in transport.ranks)
     except BaseException as error:
+        if isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent):
+            return _refuse(error, 0 in transport.ranks)
         return _end_all(transport, error, "while starting", None)
     if config.checkpoint_every is not None:
         signal.signal(signal.SIGTERM, _note)
@@ -122,7 +126,7 @@ def run_once(
             begun = trainer is not None or (past is not None and past.shards is not None)
             if isinstance(error, RankLost) and begun and config.on_failure == "shrink":
                 return _without_the_dead(config, trainer, past, transport, directory)
-            together = isinstance(error, DpmpiError) and not isinstance(error, RankLost)
+            together = isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent)
             if isinstance(error, Preempted) or (together and trainer is None):  # all ranks know, and end alike
                 code = _refuse(error, 0 in transport.ranks)
             elif trainer is None:
@@ -267,6 +271,8 @@ def _end_all(
         write_wait(folder, Wait(names[transport.ranks[0]], error.round, error.hop, waits_for))
         time.sleep(TELL_EACH_OTHER_SECONDS)
         text = f"{text} {explain(read_waits(folder))}"
+    elif isinstance(error, NeighbourSilent):  # all wait for the same: who speaks first ends the others
+        time.sleep(transport.ranks[0] * TURN_SECONDS)
     text += _how_to_go_on(directory)
     # All ranks are interrupted, and a rank that fails takes the others down by signals: who writes first speaks.
     speaks = directory is None or directory.note_end(text)
@@ -278,10 +284,23 @@ def _end_all(
     if interrupted and len(transport.ranks) == 1:
         os._exit(_one_failure(code, speaks))
     if isinstance(transport, MpiTransport):
-        _tell_the_others(transport, error)
+        if isinstance(error, NeighbourSilent) and transport.tolerant:
+            _end_the_silent(speaks)
+        else:
+            _tell_the_others(transport, error)
         time.sleep(BEFORE_ABORT_SECONDS)
         transport.abort(_one_failure(code, speaks))
     return code
+
+
+def _end_the_silent(speaks: bool) -> None:
+    """Let the launcher end all ranks where MPI is fault tolerant: a silent rank that lives cannot be left out."""
+    time.sleep(BEFORE_ABORT_SECONDS)
+    launcher = launcher_process()
+    if speaks and launcher is not None:
+        with suppress(OSError):
+            os.kill(launcher, signal.SIGTERM)
+    time.sleep(END_SECONDS)
 
 
 def _tell_the_others(transport: MpiTransport, error: BaseException) -> None:

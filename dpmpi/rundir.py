@@ -28,6 +28,7 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError
+from dpmpi.privacy.ledger import in_use
 
 
 class RunDirectory:
@@ -48,6 +49,8 @@ class RunDirectory:
             if self.path.exists():
                 if not (self.path / "config.toml").is_file():
                     raise ConfigError(f"{self.path} is there and is not a run directory: give another --out")
+                if any(in_use(ledger) for ledger in (self.path / "ledger").glob("rank-*.jsonl")):
+                    raise ConfigError(f"{self.path} is a run that has not ended: wait for it, or give another --out")
                 names = (self.path.with_name(f"{self.path.name}.{number}") for number in count(1))
                 kept = next(name for name in names if not name.exists())
                 self.path.rename(kept)

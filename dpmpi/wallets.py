@@ -67,7 +67,7 @@ def open_wallets(
             budget, owner, order, lines = read_budget(config, names[rank]), None, None, None
             if config.ledger is not None:
                 stack.enter_context(lock(path))
-                owner = owner_mark(path, shard)
+                owner = known_mark(path, shard)
             if path.exists() and (config.ledger is not None or run is not None):
                 lines = check_owner(path, owner)
                 for header, spent, _ in recorded_runs(path):
@@ -147,6 +147,19 @@ def first_order(ledger: Path) -> int:
     if not isinstance(order, int) or not 2 <= order < 2**31:
         raise LedgerError(f"{ledger}:1: expected a filter_order of at least 2, found {order!r:.40}")
     return order
+
+
+def known_mark(ledger: Path, shard: Shard) -> str | None:
+    """Return the shard's mark in a ledger; None before the first run. Raise `LedgerError` if the ledger is gone."""
+    key = ledger.with_suffix(".key")
+    if ledger.exists():
+        return owner_mark(ledger, shard)
+    if key.exists():
+        raise LedgerError(
+            f"expected the ledger {ledger} beside its key, found none: put it back, it says what was charged; if "
+            f"nothing was, remove {key}"
+        )
+    return None
 
 
 def owner_mark(ledger: Path, shard: Shard) -> str:

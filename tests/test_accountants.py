@@ -1,5 +1,6 @@
 """The accountants against closed forms, direct integration, the library's own figures and each other."""
 
+import json
 import math
 import subprocess
 import sys
@@ -412,6 +413,10 @@ def test_the_cache_file_is_read_and_survives_damage(tmp_path, monkeypatch):
         assert certified_epsilon(spending, 1e-5, path) == found
     monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 42.0)
     assert certified_epsilon(spending, 2e-5, path) == 42.0  # another delta is another figure
+    for damaged in ("0.0", "-5.0", "NaN", "true", "null", "1e999"):
+        [key] = [key for key in json.loads(path.read_text()) if "delta=2e-05" in key]
+        path.write_text(f'{{"{key}": {damaged}}}')
+        assert certified_epsilon(spending, 2e-5, path) == 42.0
     path.write_text("{ not json")
     assert certified_epsilon(spending, 1e-5, path) == 42.0
 

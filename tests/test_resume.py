@@ -343,6 +343,16 @@ def test_a_run_without_a_checkpoint_begins_again_and_keeps_its_charges(tmp_path,
     assert recorded_spending(out / "ledger" / "rank-000.jsonl").total() == before + 12
 
 
+def test_a_run_without_a_checkpoint_begins_again_with_all_its_ranks(tmp_path, monkeypatch, capfd):
+    """Other ranks would have other rows, and ledgers that do not know what was said of them."""
+    out = tmp_path / "run"
+    common = ("--algorithm", "dp-dda", *FLAGS, "--noise", "0.5", "--delta", "1e-4")
+    assert run(out, *common, until=8, monkeypatch=monkeypatch) != 0
+    for ranks in (3, 5):
+        assert main(["--loopback", str(ranks), "--resume", str(out)]) == 2
+        assert f"has 4 ranks, found {ranks}: start as many" in capfd.readouterr().err
+
+
 def test_a_finished_run_is_not_resumed(tmp_path, capfd):
     assert run(tmp_path / "run", *FLAGS, "--algorithm", "dda") == 0
     assert main(["--loopback", "4", "--resume", str(tmp_path / "run")]) == 2

@@ -1,5 +1,6 @@
 """Budgets and ledgers over runs, through whole loopback runs."""
 
+import fcntl
 import json
 import math
 import stat
@@ -143,6 +144,35 @@ def test_a_ledger_that_began_without_privacy_has_no_budget_left(tmp_path, first)
     for record in found["per_rank"]:
         assert record["stopped"] == 1
         assert record["epsilon_with_earlier_runs"] is None
+
+
+def test_a_ledger_that_is_gone_is_missed(tmp_path, capsys):
+    flags = ["--ledger", str(tmp_path / "ledger"), "--noise", "1"]
+    run(tmp_path / "one", *flags)
+    path = tmp_path / "ledger" / "rank-001.jsonl"
+    path.unlink()
+    assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
+    assert f"expected the ledger {path} beside its key, found none" in capsys.readouterr().err
+    path.with_suffix(".key").unlink()
+    run(tmp_path / "two", *flags)
+
+
+def test_a_run_that_has_not_ended_keeps_its_place(tmp_path, capsys):
+    run(tmp_path / "run", "--noise", 1)
+    with (tmp_path / "run" / "ledger" / "rank-002.jsonl").open("a") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        assert main([*RUN, "--noise", "1", "--out", str(tmp_path / "run")]) == 2
+    assert "is a run that has not ended" in capsys.readouterr().err
+    run(tmp_path / "run", "--noise", 1)
+    assert (tmp_path / "run.1" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("algorithm", ["dp-dgd", "hmv-dgd"])
+def test_gradient_rounds_that_a_budget_ends_check_out(tmp_path, algorithm):
+    flags = ("--algorithm", algorithm, "--data", "mean:samples=600", "--loss", "mean", "--penalty", "none")
+    found = run(tmp_path / "run", *flags, "--epsilon", 1, "--budget", 0.5)
+    assert any(record["stopped"] for record in found["per_rank"])
+    assert [rank.problems for rank in verify(tmp_path / "run")] == [()] * 3
 
 
 def test_two_runs_do_not_share_a_ledger_at_once(tmp_path):

@@ -101,8 +101,8 @@ class _Descent(Method):
         self.plan(terms)
 
     def releases(self, terms: Terms) -> list[Planned]:
-        """Return one release for each round of stage I."""
-        pairs = zip(*(values.tolist() for values in self.plan(terms)), strict=True)
+        """Return one release for each round of stage I in which the rank is active."""
+        pairs = zip(*(values[: terms.active_rounds].tolist() for values in self.plan(terms)), strict=True)
         runs = ((pair, len(list(run))) for pair, run in groupby(pairs))
         return [Planned(_sensitivity(terms, eta), scale, count) for (eta, scale), count in runs]
 

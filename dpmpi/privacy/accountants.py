@@ -98,8 +98,8 @@ def certified_epsilon(spending: Spending, delta: float, cache: Path | None = Non
 def _read_cache(path: Path) -> dict[str, float]:
     try:
         known = json.loads(path.read_text())
-        return {str(key): float(value) for key, value in known.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return {key: value for key, value in known.items() if isinstance(value, float) and 0 < value < math.inf}
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}  # a cache that cannot be read is a cache that is empty
 
 

@@ -202,6 +202,18 @@ class Ledger:
             raise LedgerError(f"cannot write to the ledger {self._path}: {error.strerror}") from error
 
 
+def in_use(path: Path) -> bool:
+    """Return whether a run that has not ended charges to a ledger."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # not there, or a file system without locks
+        pass
+    return False
+
+
 def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries of a ledger; raise `LedgerError` at the first line that breaks the chain.
 

@@ -286,3 +286,20 @@ def test_one_rank_alone_fails_for_all_when_a_run_is_refused(tmp_path, flags):
     codes = {int(file.name[-1]): int(file.read_text()) for file in tmp_path.glob("code-?")}
     assert codes.pop(0) == 2
     assert set(codes.values()) <= {0}  # some may have been ended before they knew
+
+
+@tolerant
+@pytest.mark.parametrize("ulfm", [True, False], ids=["with ulfm", "without"])
+def test_a_rank_that_falls_silent_and_lives_ends_the_run(tmp_path, ulfm):
+    plan, run = planned(tmp_path, 4), tmp_path / "run"
+    flags = (*DATA, *KINDS["dp-dda"], "--rounds", "10000000", "--no-evaluate", "--deadline", "3", "--out", run)
+    process = start(4, plan, *flags, ulfm=ulfm)
+    assert wait_until(lambda: furthest(plan) > 10, LIMIT)
+    for pid in survivors(run):
+        if b"OMPI_COMM_WORLD_RANK=2\0" in Path(f"/proc/{pid}/environ").read_bytes():
+            os.kill(pid, signal.SIGSTOP)
+    done = finish(process, LIMIT)
+    assert done.code not in (0, None), done.err
+    assert done.seconds < LIMIT - 20
+    assert "rank 2 is silent and waits for nobody" in (run / "ended.txt").read_text()
+    assert wait_until(lambda: not survivors(run), 5)
