@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpmpi.errors import ConfigError, DpmpiError
+from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError
 from dpmpi.launched import launched_as
+from dpmpi.speech import hush, say
 
 USAGE = """\
 usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
@@ -28,8 +30,6 @@ usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
-    import os  # noqa: PLC0415
-
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -42,10 +42,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in commands:
             raise ConfigError(f"unknown command {words[0]!r}, expected one of {', '.join(commands)}")
         return commands[words[0]](words[1:])
-    except DpmpiError as error:
-        if launched_as(os.environ)[0] == 0:
-            print(f"dpmpi: {error}", file=sys.stderr)
-        return error.exit_code
+    except (DpmpiError, OSError, MemoryError, KeyboardInterrupt) as error:
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> int:
+    """Say why a command ended, in one line; return the exit code."""
+    if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+        hush(sys.stdout)
+        return 0
+    code, why = ConfigError.exit_code, str(error)
+    if isinstance(error, DpmpiError):
+        code = error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        code, why = INTERRUPTED, "interrupted"
+    elif isinstance(error, OSError):
+        hush(sys.stdout)  # it may be what cannot be written
+        why = f"{error.filename or 'the output'}: {error.strerror or error}"
+    else:
+        why = f"not enough memory: {error}"
+    if launched_as(os.environ)[0] == 0:
+        say(f"dpmpi: {why}", sys.stderr)
+    return code
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -279,6 +279,9 @@ def from_text(text: str, where: Path, given: dict[str, Any]) -> Config:
 
 
 def _completed(values: dict[str, Any]) -> Config:
+    for name in ("ledger", "out", "budget", "keys"):
+        if values.get(name) == "":
+            raise ConfigError(f"--{name} is empty: is a variable not set?")
     if values.get("ledger"):
         values["ledger"] = str(Path(values["ledger"]).absolute())
     if str(values.get("data", "")).partition(":")[0] == "mean":  # a problem of its own, without labels

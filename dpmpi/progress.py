@@ -15,6 +15,7 @@ from dpmpi.costs import pattern_of
 from dpmpi.evaluation import Evaluation
 from dpmpi.odometer import Odometer
 from dpmpi.planning import Prospect
+from dpmpi.speech import say
 
 PIECE_SECONDS = 0.25
 GLANCE_SECONDS = 1.0
@@ -130,7 +131,7 @@ class Progress:
         elif self._bar is not None:
             self._bar.set_postfix_str(self._figures.text(), refresh=False)
         else:
-            print(self._figures.line(), file=sys.stderr, flush=True)
+            say(self._figures.line(), sys.stderr)
 
     def note(self, evaluation: Evaluation, optimum: float | None) -> None:
         """Show the latest figures next to the rounds."""
@@ -167,7 +168,7 @@ class Progress:
         """Print a JSON object, if they are asked for."""
         if self._json:
             finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in fields.items()}
-            print(json.dumps({"type": kind, **finite}), flush=True)
+            say(json.dumps({"type": kind, **finite}))
 
 
 def watch(

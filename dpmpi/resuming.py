@@ -30,6 +30,8 @@ def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Con
     say how to run, not what.
     """
     directory = RunDirectory(path)
+    if "out" in given:
+        raise ConfigError(f"--resume goes on in {path} itself: leave out --out")
 
     def look() -> list[Any]:
         if (path / "summary.json").exists():

@@ -41,6 +41,7 @@ from dpmpi.errors import INTERRUPTED, ConfigError, CutOff, DpmpiError, Neighbour
 from dpmpi.launched import fault_tolerant, first_on_host, launched_as, launcher_process, process_age
 from dpmpi.resuming import regroup, resume
 from dpmpi.rundir import RunDirectory
+from dpmpi.speech import say
 from dpmpi.stalls import Wait, explain, read_waits, write_wait
 from dpmpi.training import Trainer
 from dpmpi.transport.mpi import MpiTransport, open_world
@@ -87,6 +88,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         signal.signal(signal.SIGINT, interrupt)
         signal.signal(signal.SIGTERM, interrupt)  # what the ranks get when Open MPI's mpirun is interrupted
+        signal.signal(signal.SIGUSR1, interrupt)
         if path is not None:
             config, past = resume(transport, Path(path), given)
             directory = RunDirectory(Path(path))
@@ -128,6 +130,8 @@ def run_once(
                 return _without_the_dead(config, trainer, past, transport, directory)
             together = isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent)
             if isinstance(error, Preempted) or (together and trainer is None):  # all ranks know, and end alike
+                if isinstance(error, Preempted) and 0 in transport.ranks:
+                    directory.note_end(str(error))
                 code = _refuse(error, 0 in transport.ranks)
             elif trainer is None:
                 code = _end_all(transport, error, "while starting", None)
@@ -153,7 +157,7 @@ def _without_the_dead(
     try:
         found = regroup(config, past, kept, transport)
     except CutOff as error:  # the run is the others' now: neither end it nor write to its directory
-        _say(f"dpmpi: rank {past.names[transport.rank]}: {error}", sys.stderr)
+        say(f"dpmpi: rank {past.names[transport.rank]}: {error}", sys.stderr)
         os._exit(error.exit_code)
     except BaseException as error:
         _others_know.append(True)
@@ -166,7 +170,7 @@ def _without_the_dead(
         twice = {name: Counter(past.charged[name]) + Counter(past.charged[name]) for name in lost}
         ahead = replace(ahead, charged={**ahead.charged, **twice})
     if 0 in survivors.ranks:
-        _say(
+        say(
             f"dpmpi: lost rank {', '.join(map(str, lost))}; {len(ahead.names)} ranks go on after round {ahead.round}",
             sys.stderr,
         )
@@ -212,7 +216,7 @@ def create(directory: RunDirectory, config: Config, transport: Transport) -> Non
         if 0 in transport.ranks:
             kept = directory.create()
             if kept is not None:
-                _say(f"{directory.path} was there: kept as {kept}", sys.stderr)
+                say(f"{directory.path} was there: kept as {kept}", sys.stderr)
             directory.write_text("config.toml", config.to_toml())
 
     agreed(transport, make)
@@ -220,7 +224,7 @@ def create(directory: RunDirectory, config: Config, transport: Transport) -> Non
 
 def _refuse(error: BaseException, speaker: bool) -> int:
     if speaker:
-        _say(f"dpmpi: {error}", sys.stderr)
+        say(f"dpmpi: {error}", sys.stderr)
     return _one_failure(error.exit_code if isinstance(error, DpmpiError) else 1, speaker)
 
 
@@ -238,7 +242,7 @@ def _report_slow(
         with suppress(OSError):  # another rank has said so
             (directory.path / "slow.txt").open("x").close()
             who = ", ".join(str(names[peer]) for peer in missing) or "(own sends)"
-            _say(f"dpmpi: rank {names[rank]} has waited {seconds:.0f} s for rank {who} in round {round_}", sys.stderr)
+            say(f"dpmpi: rank {names[rank]} has waited {seconds:.3g} s for rank {who} in round {round_}", sys.stderr)
 
     return report
 
@@ -277,7 +281,7 @@ def _end_all(
     # All ranks are interrupted, and a rank that fails takes the others down by signals: who writes first speaks.
     speaks = directory is None or directory.note_end(text)
     if speaks:
-        _say(f"dpmpi: {text}", sys.stderr)
+        say(f"dpmpi: {text}", sys.stderr)
         if interrupted and "OMPI_COMM_WORLD_RANK" in os.environ:
             _tell_terminal(f"dpmpi: {text}")
     code = INTERRUPTED if interrupted else error.exit_code if isinstance(error, DpmpiError) else 1
@@ -325,10 +329,6 @@ def _tell_terminal(text: str) -> None:
 
 _others_know: list[bool] = []
 """Whether this rank ends because another one told it to."""
-
-
-def _say(text: str, stream: Any = None) -> None:
-    print(text, file=stream or sys.stdout, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -29,6 +30,7 @@ import numpy as np
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.ledger import in_use
+from dpmpi.speech import say
 
 
 class RunDirectory:
@@ -126,9 +128,16 @@ class Metrics:
         self._file.writelines(line + os.linesep for line in kept)
 
     def write(self, **values: Any) -> None:
-        """Append one line."""
-        self._file.write(json.dumps(values, allow_nan=False) + os.linesep)
-        self._file.flush()
+        """Append one line; if the disk is full, say so once, and go on without."""
+        if self._file.closed:
+            return
+        try:
+            self._file.write(json.dumps(values, allow_nan=False) + os.linesep)
+            self._file.flush()
+        except OSError as error:
+            say(f"dpmpi: cannot write {self._file.name}: {error.strerror}; the run goes on without it", sys.stderr)
+            with suppress(OSError):
+                self._file.close()
 
     def __enter__(self) -> Metrics:
         return self

@@ -23,6 +23,7 @@ from dpmpi.privacy.local import RealisedLosses
 from dpmpi.progress import Progress, watch
 from dpmpi.rundir import Metrics, RunDirectory
 from dpmpi.snapshots import Snapshot, capture
+from dpmpi.speech import say
 from dpmpi.summary import closing, rank_record, seconds_spent, summarise
 
 SLACK_SECONDS, SLACK_LOOKS = 0.5, 8
@@ -227,7 +228,7 @@ class Trainer:
             summary = summarise(job, told, self._evaluation, self._optimum, self._started, wall)
             directory.write_model(x, rows, job.config.algorithm, job.config.digest())
             directory.write_summary(summary)
-            print(closing(summary, directory.path, job.config), flush=True)
+            say(closing(summary, directory.path, job.config))
         job.meter.close()
         if self._keeper is not None:
             self._keeper.remove()

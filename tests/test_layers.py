@@ -10,7 +10,7 @@ import dpmpi
 PACKAGE = Path(dpmpi.__file__).parent
 
 LAYERS = [
-    {"errors", "stalls", "launched", "heartbeat"},
+    {"errors", "stalls", "launched", "heartbeat", "speech"},
     {"core"},
     {"wire", "segments"},
     {"rng", "rows", "methods", "minimiser"},

@@ -30,6 +30,7 @@ from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.planning import claimed_epsilon, spent_epsilon
 from dpmpi.problem import Batch
 from dpmpi.progress import Progress
+from dpmpi.speech import say
 from dpmpi.wire import Transport
 
 VIOLATION = "VIOLATION: the wire leaks more than the ledger says"
@@ -217,7 +218,7 @@ def _publish(flags: argparse.Namespace, config: Config, result: dict[str, Any], 
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         (folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         lines.append(_plot(folder / "audit.png", result, found))
-    _say(text if flags.json == "-" else "\n".join(lines))
+    say(text if flags.json == "-" else "\n".join(lines))
 
 
 def _plot(path: Path, result: dict[str, Any], found: Worlds | Guesses) -> str:
@@ -259,7 +260,7 @@ def _end_all(transport: Transport, error: BaseException) -> int:
     code = 130 if interrupted else error.exit_code if isinstance(error, DpmpiError) else 1
     what = "interrupted" if interrupted else str(error) or type(error).__name__
     if not interrupted or VICTIM in transport.ranks:
-        _say(f"dpmpi: rank {transport.ranks[0]}, during the audit: {what}", sys.stderr)
+        say(f"dpmpi: rank {transport.ranks[0]}, during the audit: {what}", sys.stderr)
     if not isinstance(error, DpmpiError | KeyboardInterrupt) and os.environ.get("DPMPI_TRACEBACK"):
         traceback.print_exception(error)
     abort = getattr(transport, "abort", None)
@@ -272,7 +273,3 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report as everywhere: one line, no usage text."""
         raise ConfigError(message)
-
-
-def _say(text: str, stream: Any = None) -> None:
-    print(text, file=stream or sys.stdout, flush=True)

@@ -21,6 +21,7 @@ import json
 import os
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ class Ledger:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None:
             self.close()
-        self._file.close()
+        with suppress(OSError):  # what was charged is on disk; the rest could not be written when it was tried
+            self._file.close()
 
     def charge(self, event: Event, round_: int) -> None:
         """Charge `event`: from the current reservation, or a new one that is on disk when this returns."""

@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dpmpi.config import Parser, shown
 from dpmpi.errors import ConfigError, DataError, DpmpiError
@@ -37,6 +36,7 @@ from dpmpi.report.sections import (
     waits_section,
 )
 from dpmpi.results import Run, SweepResult, group_runs, read_run, read_sweep_directory
+from dpmpi.speech import say
 from dpmpi.sweep.file import Plot
 
 
@@ -149,14 +149,14 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--out is the page's name and ends with .html, got {flags.out}")
     if bool(flags.paths) == bool(flags.figure):
         raise ConfigError("expected a run or sweep directory, or --figure gamma without one: name one of them")
-    _say(write_figure(flags.out or Path("gamma.html")) if flags.figure else write_report(flags.paths, flags.out))
+    say(write_figure(flags.out or Path("gamma.html")) if flags.figure else write_report(flags.paths, flags.out))
     return 0
 
 
 def _open_plots(out: Path, prefix: str) -> Plots:
     render, why_not = png_renderer()
     if why_not:
-        _say(f"dpmpi: {why_not}", sys.stderr)
+        say(f"dpmpi: {why_not}", sys.stderr)
     plots = Plots(out.parent / "plots", prefix, render)
     plots.folder.mkdir(parents=True, exist_ok=True)
     return plots
@@ -202,7 +202,3 @@ def _title(runs: Sequence[Run], sweeps: Sequence[SweepResult]) -> str:
         summary = runs[0].summary
         return f"{summary['algorithm']} on {summary['ranks']} ranks: {_labels(runs)[0]}"
     return f"{len(runs)} runs" if not sweeps else f"{len(sweeps)} sweeps" + (f" and {len(runs)} runs" if runs else "")
-
-
-def _say(text: object, stream: Any = None) -> None:
-    print(text, file=stream or sys.stdout, flush=True)

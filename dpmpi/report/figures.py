@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,13 @@ def legend_entries(chart: Chart) -> list[Entry]:
     return list(entries.values())
 
 
+def spent(record: Mapping[str, Any]) -> float:
+    """Return what a rank has spent of its budget: earlier runs count if they are in the same ledger."""
+    total = record.get("epsilon_with_earlier_runs")
+    fits = isinstance(total, int | float) and math.isfinite(total)
+    return float(total if fits and total is not None else record["epsilon"])
+
+
 def draw_epsilons(
     ranks: Sequence[dict[str, Any]], target: float | None, delta: float, claim: float | None
 ) -> Picture | None:
@@ -73,14 +80,15 @@ def draw_epsilons(
         return None
     own = any(record["budget"] is not None for record in ranks)
     allowed = [target if record["budget"] is None else record["budget"] for record in ranks]
-    shown = [max(block, key=lambda i: ranks[i]["epsilon"]) for block in blocks(len(ranks), MOST_DOTS)]
-    numbers = [*(r["epsilon"] for r in ranks), *(a for a in allowed if a is not None), *([claim] if claim else [])]
+    shown = [max(block, key=lambda i: spent(ranks[i])) for block in blocks(len(ranks), MOST_DOTS)]
+    numbers = [*(spent(r) for r in ranks), *(a for a in allowed if a is not None), *([claim] if claim else [])]
     log = min(numbers) > 0 and max(numbers) / min(numbers) > WIDE_RATIO
     y_range = limits([np.array(numbers)], True, 0.1) if log else (0.0, 1.12 * max([*numbers, 1e-9]))
     drawing = Drawing(0)
     y = Axis(y_range, f"epsilon at delta = {delta:g}", log)
     frame = draw_frame(drawing, "", rank_axis(ranks), y, HEIGHT)
-    entries: list[Entry] = [("certified", "s0", "circle", "points")]
+    earlier = any(spent(record) != record["epsilon"] for record in ranks)
+    entries: list[Entry] = [("certified, with earlier runs" if earlier else "certified", "s0", "circle", "points")]
     half = min(7.0, 0.45 * (frame.x.end - frame.x.start) / len(shown))
     for i in shown:
         limit, x = allowed[i], frame.x(ranks[i]["rank"])
@@ -92,11 +100,11 @@ def draw_epsilons(
         drawing.line([(frame.x.start, frame.y(claim)), (frame.x.end, frame.y(claim))], "s1", 1.6, "5 3")
         entries.append((f"the paper's theorem: {claim:.3g}", "s1", "", "dashed"))
     for i in shown:
-        limit, epsilon = allowed[i], ranks[i]["epsilon"]
+        limit, epsilon = allowed[i], spent(ranks[i])
         said = f"rank {ranks[i]['rank']}: epsilon {epsilon:.4g}" + (f" of {limit:g}" if limit is not None else "")
         drawing.mark("circle", frame.x(ranks[i]["rank"]), frame.y(epsilon), "s0", min(4.0, half), title=said)
     drawing.height = draw_legend(drawing, entries, frame.bottom + 4)
-    rows = [(r["rank"], r["epsilon"], "" if a is None else a, "" if claim is None else claim)
+    rows = [(r["rank"], spent(r), "" if a is None else a, "" if claim is None else claim)
             for r, a in zip(ranks, allowed, strict=True)]  # fmt: skip
     return Picture(drawing, ("rank", "epsilon", "budget", "epsilon_theorem"), tuple(rows))
 

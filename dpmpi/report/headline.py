@@ -9,6 +9,7 @@ from dpmpi.report import page
 from dpmpi.report.axes import by_thousands
 from dpmpi.report.charts import BYTES
 from dpmpi.report.drawing import colour, marker
+from dpmpi.report.figures import spent
 from dpmpi.report.page import Section, Tile
 from dpmpi.report.plots import Plots, csv_text
 from dpmpi.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
@@ -76,11 +77,14 @@ def tiles(run: Run) -> str:
     if privacy["epsilon"] is None or privacy["insecure_noise"]:
         shown.append(Tile("certified epsilon", "none", "NOT PRIVATE", alert=True))
     else:
-        worst = max(summary["per_rank"], key=lambda record: record["epsilon"])
+        worst = max(summary["per_rank"], key=spent)
         allowed = privacy["budget"] if worst["budget"] is None else worst["budget"]
         budget = "" if allowed is None else f" of {allowed:g}"
         below = f"worst rank, at delta = {privacy['delta']:g}"
-        shown.append(Tile("certified epsilon", f"{privacy['epsilon']:.3g}{budget}", below))
+        epsilon = privacy["epsilon"]
+        if spent(worst) > epsilon:
+            below = f"worst rank, earlier runs included; {epsilon:.3g} in this one; at delta = {privacy['delta']:g}"
+        shown.append(Tile("certified epsilon", f"{max(epsilon, spent(worst)):.3g}{budget}", below))
     sent = summary["communication"]
     below = f"{sent['messages']:,} messages; {by_thousands(sent['bytes'] / summary['ranks'], 'B')} a rank"
     shown.append(Tile("bytes sent", by_thousands(sent["bytes"], "B"), below))

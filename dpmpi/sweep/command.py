@@ -27,6 +27,7 @@ from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError, interrupt, neares
 from dpmpi.launched import complaint
 from dpmpi.results import read_sweep_directory, text_table
 from dpmpi.rundir import RunDirectory
+from dpmpi.speech import say
 from dpmpi.sweep.file import Sweep, read_sweep
 from dpmpi.sweep.plan import PlannedRun, plan_runs
 
@@ -111,9 +112,9 @@ class Line:
                 self._bar.write(f"failed: {name}: {error}", file=sys.stderr)
             self._bar.update()
         elif error is not None:
-            _say(f"{self._done}/{self._total} runs  failed: {name}: {error}", sys.stderr)
+            say(f"{self._done}/{self._total} runs  failed: {name}: {error}", sys.stderr)
         else:
-            _say(f"{self._done}/{self._total} runs  {seconds:.0f} s  {left:.0f} s left  {name}", sys.stderr)
+            say(f"{self._done}/{self._total} runs  {seconds:.0f} s  {left:.0f} s left  {name}", sys.stderr)
 
     def close(self) -> None:
         """Leave the terminal's line."""
@@ -154,7 +155,7 @@ def run_sweep(
     _make_directory(directory)
     write_index(directory, sweep, standings, how)
     if len(missing) < len(chosen):
-        _say(f"{len(chosen) - len(missing)} of {len(chosen)} runs are done already", sys.stderr)
+        say(f"{len(chosen) - len(missing)} of {len(chosen)} runs are done already", sys.stderr)
     line = Line(len(missing))
     try:
         for one in missing:
@@ -170,15 +171,15 @@ def run_sweep(
     except KeyboardInterrupt:
         line.close()
         done = sum(one.state == "done" for one in chosen)
-        _say(f"dpmpi: interrupted, {done} of {len(chosen)} runs are done: the same command goes on", sys.stderr)
+        say(f"dpmpi: interrupted, {done} of {len(chosen)} runs are done: the same command goes on", sys.stderr)
         return INTERRUPTED
     finally:
         line.close()
-    _say(text_table(read_sweep_directory(directory)))
+    say(text_table(read_sweep_directory(directory)))
     failed = [one for one in chosen if one.state == "failed"]
     for error, count in Counter(one.error for one in failed).items():
-        _say(f"failed: {count} of {len(chosen)} runs: {error}", sys.stderr)
-    _say(f"\n{directory}; python -m dpmpi report {directory} draws the figures")
+        say(f"failed: {count} of {len(chosen)} runs: {error}", sys.stderr)
+    say(f"\n{directory}; python -m dpmpi report {directory} draws the figures")
     return 1 if failed else 0
 
 
@@ -220,7 +221,3 @@ def _make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the directory {path}: {error.strerror}") from error
-
-
-def _say(text: str, stream: Any = None) -> None:
-    print(text, file=stream or sys.stdout, flush=True)
