@@ -392,3 +392,8 @@ def test_wrong_flags_are_one_line_and_exit_code_2(flags, expected, capsys):
     assert command(["audit", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert expected in line
+
+
+def test_a_result_that_could_not_be_written_is_refused_before_the_runs():
+    with pytest.raises(ConfigError, match="--json: expected a file in a folder that is there"):
+        audit.main(["--records", "10", "--runs", "2", "--noise", "1", "--json", "/nowhere/at/all.json"])

@@ -535,3 +535,17 @@ def test_without_mpirun_it_starts_the_ranks_itself(tmp_path):
         [sys.executable, "-m", "dpmpi", "bench", "--show", str(out)], capture_output=True, text=True, check=True
     )
     assert shown.stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--seconds", "nan"), "--seconds must be"), (("--data-mb", "-1"), "--data-mb must be"),
+        (("--crowd", "0"), "--crowd takes at least 2"), (("--fit",), "mpirun -n 4 python -m dpmpi bench --fit"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_refused_before_anything_starts(monkeypatch, flags, expected):
+    for name in bench.RANK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=expected):
+        bench.main(flags)

@@ -531,6 +531,7 @@ def test_bits_that_differ_after_a_restart_are_found(tmp_path, monkeypatch):
         (["--ranks", "2"], "--ranks 3"),
         (["--kind", "burn"], "--kind"),
         (["--runs", "0"], "--runs must be"),
+        (["--within", "nan"], "--within must be a number above 0"),
         (["--", "--out", "x"], "leave out --out"),
         (["--", "--roundss", "3"], "unknown flag"),
         (["--launcher", "'"], "--launcher is not a command"),

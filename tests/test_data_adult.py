@@ -178,6 +178,10 @@ def test_missing_files_and_impossible_settings(tmp_path):
     (tmp_path / "adult.test").write_text("|comment\n" + GOOD.replace("Cuba", "?") + "\n")
     with pytest.raises(DataError, match="no complete records"):
         load(f"adult:{tmp_path}")
+    (tmp_path / "adult.test").write_text(f"{GOOD}\n{GOOD}\n")  # the held-out file alone is not Adult
+    with pytest.raises(DataError, match="no complete records in adult.data"):
+        load(f"adult:{tmp_path}")
+    (tmp_path / "adult.test").write_text("|comment\n")
     (tmp_path / "adult.data").write_text(f"{GOOD}\n{GOOD}\n")
     with pytest.raises(ConfigError, match="2 complete records, fewer than the 3 samples"):
         load(f"adult:{tmp_path}", samples=3)

@@ -127,6 +127,8 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, Config]:
 
 def _check(flags: argparse.Namespace, config: Config) -> None:
     """Raise `ConfigError` for what cannot be audited."""
+    if flags.json not in (None, "-") and not Path(flags.json).absolute().parent.is_dir():
+        raise ConfigError(f"--json: expected a file in a folder that is there, got {flags.json}")
     for name, least in (("records", 1), ("runs", 4), ("canaries", 1), ("guesses", 1)):
         if getattr(flags, name) < least:
             raise ConfigError(f"--{name} must be at least {least}, got {getattr(flags, name)}")
@@ -209,7 +211,8 @@ def table(result: dict[str, Any]) -> str:
 
 def _publish(flags: argparse.Namespace, config: Config, result: dict[str, Any], found: Worlds | Guesses) -> None:
     """Show the table; write the result and the plot where they were asked for."""
-    text, lines = json.dumps(result, indent=1), [f"audit: {result['audit']}", table(result)]
+    text = json.dumps(result, indent=1)
+    say(text if flags.json == "-" else f"audit: {result['audit']}\n{table(result)}")
     if flags.json not in (None, "-"):
         Path(flags.json).write_text(text + "\n", encoding="utf-8")
     if config.out is not None:
@@ -217,8 +220,9 @@ def _publish(flags: argparse.Namespace, config: Config, result: dict[str, Any], 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         (folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
-        lines.append(_plot(folder / "audit.png", result, found))
-    say(text if flags.json == "-" else "\n".join(lines))
+        drawn = _plot(folder / "audit.png", result, found)
+        if flags.json != "-":
+            say(drawn)
 
 
 def _plot(path: Path, result: dict[str, Any], found: Worlds | Guesses) -> str:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import sys
@@ -113,6 +114,13 @@ def _check(flags: argparse.Namespace) -> tuple[list[int], list[int]]:
         raise ConfigError("--ranks and --dimensions take whole numbers, separated by commas") from None
     if min(dimensions) < 1 or min(ranks) < 2 or flags.turns < 1:
         raise ConfigError("expected --ranks of at least 2, --dimensions and --turns of at least 1")
+    for name in ("seconds", "data_mb", "limit"):
+        if not 0 < getattr(flags, name) < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} must be a number above 0, got {getattr(flags, name)}")
+    if flags.crowd is not None and flags.crowd < 2:
+        raise ConfigError(f"--crowd takes at least 2 ranks, got {flags.crowd}")
+    if flags.fit is not None and not any(name in os.environ for name in RANK_VARIABLES):
+        raise ConfigError("--fit measures the ranks that it is started with: mpirun -n 4 python -m dpmpi bench --fit")
     known = kinds_for(3, 1)
     for name in flags.only.split(",") if flags.only else ():
         if name not in known:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import signal
 import sys
@@ -148,6 +149,8 @@ def main(argv: Sequence[str]) -> int:
     kinds, victims = parse_kinds(flags.kind), parse_victims(flags.victims)
     if flags.runs < 1 or flags.ranks < 3 or flags.first < 0 or flags.seed < 0 or not flags.limit > 0:
         raise ConfigError("--runs must be at least 1, --ranks 3, --first and --seed 0, --limit more than 0")
+    if not 0 < flags.within < math.inf:
+        raise ConfigError(f"--within must be a number above 0, got {flags.within}")
     if not Path("/proc/self/environ").exists():
         raise ConfigError("chaos looks for the processes of its runs in /proc: it needs Linux")
     for name in ("out", "resume", "loopback", "ledger"):

@@ -43,6 +43,8 @@ _MAGIC = b"dpmpi 1\n"
 _HELLO = struct.Struct(">8sQI32s32s64s")
 HELLO_BYTES = _HELLO.size
 _LARGEST_FILE = 1 << 20
+MOST_IDENTITIES = 10_000
+"""More ranks than any run has: a slip of the keyboard would fill the disk with keys."""
 
 
 # --- identities ------------------------------------------------------------------------------------------------------
@@ -83,8 +85,8 @@ def make_identity(path: Path) -> Identity:
 
 def make_identities(n: int, folder: Path) -> Roster:
     """Write folder/rank-000.key, ... and folder/roster.toml for n ranks, replacing nothing; return the roster."""
-    if n < 1:
-        raise ConfigError(f"expected at least 1 identity to make, got {n}")
+    if not 1 <= n <= MOST_IDENTITIES:
+        raise ConfigError(f"expected 1 to {MOST_IDENTITIES} identities to make, got {n}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

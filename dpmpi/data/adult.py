@@ -27,6 +27,7 @@ approximation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +96,7 @@ _CATEGORIES = [
 ]
 _LABELS = {b">50K": 1.0, b"<=50K": -1.0}
 _DIGITS = 15  # more would not be a float64 exactly
+FILES = ("adult.data", "adult.test")
 _TEXT = (".svm", ".libsvm", ".txt")
 
 
@@ -116,9 +118,10 @@ class Adult:
 
     def survey(self) -> Survey:
         """Count the complete records; cells are parsed by the rank that keeps them."""
-        rows = sum(1 for _ in _complete_lines(self.folder))
-        if rows == 0:
-            raise DataError(f"{self.folder}: no complete records in adult.data and adult.test: download them anew")
+        found = Counter(path.name.startswith(FILES[0]) for path, _, _ in _complete_lines(self.folder))
+        rows = found.total()
+        if not found[True]:  # the larger one of the two
+            raise DataError(f"{self.folder}: no complete records in {FILES[0]}: download it anew")
         return Survey(rows, len(FEATURES), (-1.0, 1.0), rows * len(FEATURES))
 
     def training_rows(self, survey: Survey) -> int:
@@ -200,7 +203,7 @@ def _complete_lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder: expected the one of adult.data and adult.test")
     cells = len(ATTRIBUTES) + 1
-    for path in [_find(folder, name) for name in ("adult.data", "adult.test")]:
+    for path in [_find(folder, name) for name in FILES]:
         for number, line in data_lines(path):
             if line.startswith(b"|"):  # the codebook's mark of a comment
                 continue
