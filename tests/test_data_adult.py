@@ -179,7 +179,7 @@ def test_missing_files_and_impossible_settings(tmp_path):
     with pytest.raises(DataError, match="no complete records"):
         load(f"adult:{tmp_path}")
     (tmp_path / "adult.test").write_text(f"{GOOD}\n{GOOD}\n")  # the held-out file alone is not Adult
-    with pytest.raises(DataError, match="no complete records in adult.data"):
+    with pytest.raises(DataError, match=r"no complete records in adult\.data"):
         load(f"adult:{tmp_path}")
     (tmp_path / "adult.test").write_text("|comment\n")
     (tmp_path / "adult.data").write_text(f"{GOOD}\n{GOOD}\n")
