@@ -12,9 +12,9 @@ from dpmpi.agreement import everyone, on_first
 from dpmpi.assembly import Past
 from dpmpi.checkpoint import Manifest, check_owner, checkpoint_files, common_round, read_checkpoint, read_manifest
 from dpmpi.config import Config, from_text
-from dpmpi.errors import CheckpointError, ConfigError, CutOff, RankLost
+from dpmpi.errors import CheckpointError, ConfigError, CutOff, LedgerError, RankLost
 from dpmpi.graphs import make_graph
-from dpmpi.privacy.events import ReleaseEvent, from_list
+from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import has_line, recorded_runs
 from dpmpi.rundir import RunDirectory
 from dpmpi.snapshots import Snapshot
@@ -82,14 +82,17 @@ def _from_the_beginning(config: Config, transport: Transport, directory: RunDire
     """Return the past of a run that has no checkpoint: none but its name, under which it has charged."""
 
     def named() -> tuple[str, int, list[int]]:
-        found = (ledger_file(config, directory.ledger, rank) for rank in range(transport.size))
-        runs = [run for ledger in found if ledger.exists() for run in recorded_runs(ledger)]
-        mine = [header for header, _, _ in runs if header.get("config") == config.digest()]
+        ledgers = (ledger_file(config, directory.ledger, rank) for rank in range(transport.size))
+        found = [last_header(ledger, "config", config.digest()) for ledger in ledgers]
+        mine = [header for header in found if header is not None]
         if not mine:
             raise ConfigError(f"{directory.path} ended before it began: start it again with --config and --out")
-        last = max(mine, key=lambda header: int(header.get("incarnation", 0)))
-        members = last.get("members") or list(range(last["ranks"]))
-        return last["run"], len(members) + len(last.get("lost", [])), members
+        try:
+            last = max(mine, key=lambda header: int(header["incarnation"]))  # a rank that was lost has an older one
+            members = [int(name) for name in last.get("members") or range(last["ranks"])]
+            return str(last["run"]), len(members) + len(last.get("lost", [])), members
+        except (LookupError, TypeError, ValueError) as error:
+            raise LedgerError(f"the ledgers in {directory.path} are not a run's: {error!r:.80}") from error
 
     run, origin, members = on_first(transport, named)
     if len(members) != transport.size:
@@ -110,18 +113,27 @@ def lost_charges(
         found = []
         for rank in transport.ranks:
             ledger = ledger_file(config, directory.ledger, names[rank])
-            headers = [header for header, _, _ in recorded_runs(ledger)] if ledger.exists() else []
-            mine = [header for header in headers if header.get("run") == run]
-            if not mine:
+            mine = last_header(ledger, "run", run)
+            if mine is None:
                 raise ConfigError(
                     f"expected what rank {names[rank]} has charged in {ledger}, found nothing of this run: copy it "
                     "there from the host that it ran on; if the run ended before it began, start it again"
                 )
-            found.append(mine[-1].get("lost", []))
+            lost = mine.get("lost", [])
+            try:
+                found.append([[int(name), to_list(from_list(charged))] for name, charged in lost])
+            except (TypeError, ValueError, AttributeError) as error:
+                raise LedgerError(f"{ledger}: not what was charged by ranks that were lost: {error!r:.80}") from error
         return found
 
     told = everyone(transport, look)
-    return {int(name): from_list(charged) for name, charged in max(told, key=len)}
+    return {name: from_list(charged) for name, charged in max(told, key=len)}
+
+
+def last_header(ledger: Path, key: str, value: str) -> dict[str, Any] | None:
+    """Return the last header of a ledger with this entry; None if there is none, or no ledger."""
+    headers = [header for header, _, _ in recorded_runs(ledger)] if ledger.exists() else []
+    return next((header for header in reversed(headers) if header.get(key) == value), None)
 
 
 def regroup(

@@ -353,6 +353,16 @@ def test_a_run_without_a_checkpoint_begins_again_with_all_its_ranks(tmp_path, mo
         assert f"has 4 ranks, found {ranks}: start as many" in capfd.readouterr().err
 
 
+def test_of_several_runs_in_a_ledger_the_last_one_begins_again(tmp_path, monkeypatch):
+    common = ("--algorithm", "dp-dda", *FLAGS, "--noise", "0.5", "--delta", "1e-4", "--ledger", tmp_path / "ledger")
+    assert run(tmp_path / "first", *common) == 0
+    assert run(tmp_path / "second", *common, until=8, monkeypatch=monkeypatch) != 0
+    assert run(None, "--resume", tmp_path / "second") == 0
+    headers = [json.loads(line) for line in (tmp_path / "ledger" / "rank-000.jsonl").read_text().splitlines()]
+    first, second, resumed = (line["run"] for line in headers if line["type"] == "header")
+    assert first != second == resumed
+
+
 def test_a_finished_run_is_not_resumed(tmp_path, capfd):
     assert run(tmp_path / "run", *FLAGS, "--algorithm", "dda") == 0
     assert main(["--loopback", "4", "--resume", str(tmp_path / "run")]) == 2
