@@ -338,7 +338,7 @@ def test_what_is_no_file_is_refused(tmp_path):
                 load(path)
     with pytest.raises(ConfigError, match="cannot be made"):
         make_identities(1, tmp_path / "big" / "keys")
-    with pytest.raises(ConfigError, match="at least 1"):
+    with pytest.raises(ConfigError, match="expected 1 to 10000"):
         make_identities(0, tmp_path)
 
 
