@@ -229,7 +229,7 @@ class Config:
             if words and value not in words:
                 raise ConfigError(f"{self.algorithm} takes {_flag(name)} {' or '.join(words)}, got {value}")
             least = known[name].metadata.get("minimum")
-            if least is not None and not (value >= least and math.isfinite(value)):
+            if least is not None and not least <= value < math.inf:  # no conversion: integers may be too large for it
                 raise ConfigError(f"{_flag(name)} must be a finite number of at least {least:g}, got {shown(value)}")
             _check_size(name, value)
         return cls(**dict(self.options))

@@ -2,7 +2,7 @@ import pytest
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging
-from dpmpi.config import Config, parse
+from dpmpi.config import Config, from_values, parse
 from dpmpi.errors import ConfigError
 
 
@@ -110,3 +110,8 @@ def test_pure_noise_has_no_delta():
         parse(["--algorithm", "dp-dda", "--delta", "0", "--epsilon", "1"])
     with pytest.raises(ConfigError, match="dp-dda takes --mechanism gaussian, got laplace"):
         parse(["--algorithm", "dp-dda", "--mechanism", "laplace"])
+
+
+def test_numbers_that_no_float_holds_are_refused_for_hyperparameters_too():
+    with pytest.raises(ConfigError, match=r"--coordinates must be less than 2\^63"):
+        from_values({"algorithm": "rcd", "coordinates": 10**400})
