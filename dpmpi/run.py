@@ -95,7 +95,7 @@ def _run(argv: Sequence[str] | None) -> int:
         else:
             directory = name_directory(config, transport)
     except BaseException as error:
-        if isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent):
+        if _known_to_all(error):
             return _refuse(error, 0 in transport.ranks)
         return _end_all(transport, error, "while starting", None)
     if config.checkpoint_every is not None:
@@ -128,8 +128,7 @@ def run_once(
             begun = trainer is not None or (past is not None and past.shards is not None)
             if isinstance(error, RankLost) and begun and config.on_failure == "shrink":
                 return _without_the_dead(config, trainer, past, transport, directory)
-            together = isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent)
-            if isinstance(error, Preempted) or (together and trainer is None):  # all ranks know, and end alike
+            if isinstance(error, Preempted) or (trainer is None and _known_to_all(error)):
                 if isinstance(error, Preempted) and 0 in transport.ranks:
                     directory.note_end(str(error))
                 code = _refuse(error, 0 in transport.ranks)
@@ -220,6 +219,11 @@ def create(directory: RunDirectory, config: Config, transport: Transport) -> Non
             directory.write_text("config.toml", config.to_toml())
 
     agreed(transport, make)
+
+
+def _known_to_all(error: BaseException) -> bool:
+    """Return whether an error of a start was raised in all processes together: then all end alike."""
+    return isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent)
 
 
 def _refuse(error: BaseException, speaker: bool) -> int:
