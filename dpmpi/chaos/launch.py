@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -78,23 +79,26 @@ def launch(
     mark, begin = secrets.token_hex(8), time.monotonic()
     program = [sys.executable, "-m", "dpmpi.chaos.rank", str(file), "--", *flags]
     command = launch_command(template, len(plan.names), program)
-    with file.with_suffix(".out").open("wb") as out, file.with_suffix(".err").open("wb") as err:
-        process = start(command, CROWDED | dict(os.environ) | {MARK: mark}, stdout=out, stderr=err)
-    records = [Record(record_file(file, name)) for name in plan.names]
-    try:
-        killed = False
-        while process.poll() is None and time.monotonic() - begin < limit and not killed:
-            time.sleep(POLL_SECONDS)
-            killed = kill_now(time.monotonic() - begin, max(record.round for record in records))
-        code = process.poll()
-        end = time.monotonic() + LINGER_SECONDS
-        while code is not None and (left := processes(mark)) and time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
-        gone = time.time()
-        left = [] if code is None else processes(mark)
-    finally:
-        kill_all(mark)
-        process.wait()
+    # A launcher that is killed leaves its files behind, and a later one with its number would stumble over them.
+    with tempfile.TemporaryDirectory(prefix="dpmpi-", ignore_cleanup_errors=True) as folder:
+        environment = CROWDED | dict(os.environ) | {MARK: mark, "TMPDIR": folder}
+        with file.with_suffix(".out").open("wb") as out, file.with_suffix(".err").open("wb") as err:
+            process = start(command, environment, stdout=out, stderr=err)
+        records = [Record(record_file(file, name)) for name in plan.names]
+        try:
+            killed = False
+            while process.poll() is None and time.monotonic() - begin < limit and not killed:
+                time.sleep(POLL_SECONDS)
+                killed = kill_now(time.monotonic() - begin, max(record.round for record in records))
+            code = process.poll()
+            end = time.monotonic() + LINGER_SECONDS
+            while code is not None and (left := processes(mark)) and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+            gone = time.time()
+            left = [] if code is None else processes(mark)
+        finally:
+            kill_all(mark)
+            process.wait()
     told = file.with_suffix(".err").read_text(encoding="utf-8", errors="replace")
     said = tuple(line for line in told.splitlines() if line.startswith("dpmpi:"))
     return Ended(code, gone, tuple(left), said, said[-1] if said else complaint(told), killed)
