@@ -182,6 +182,8 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config) ->
     if summary["batch"] != config.batch:
         config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
     names = [record["rank"] for record in summary["per_rank"]]
+    if names != sorted(names) or sorted([*names, *summary["lost"]]) != list(range(summary["ranks_at_start"])):
+        raise ConfigError(f"{directory.path}: expected every rank once in the summary, as a rank or as lost")
     schedule = schedule_of(config, summary["ranks_at_start"], names)
     radius = getattr(source_of(config), "radius", None)
     records = [record["samples"] for record in summary["per_rank"]]

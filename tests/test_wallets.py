@@ -146,6 +146,16 @@ def test_a_ledger_that_began_without_privacy_has_no_budget_left(tmp_path, first)
         assert record["epsilon_with_earlier_runs"] is None
 
 
+@pytest.mark.parametrize(("place", "name"), [(0, 1), (1, 0), (2, 3)])
+def test_a_rank_that_takes_the_place_of_another_is_found_out(tmp_path, place, name):
+    """Else its ledger would be checked twice, and the other's never."""
+    summary = run(tmp_path / "run", "--noise", 1)
+    summary["per_rank"][place]["rank"] = name
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ConfigError, match="every rank once in the summary"):
+        verify(tmp_path / "run")
+
+
 def test_a_ledger_that_is_gone_is_missed(tmp_path, capsys):
     flags = ["--ledger", str(tmp_path / "ledger"), "--noise", "1"]
     run(tmp_path / "one", *flags)
