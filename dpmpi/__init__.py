@@ -3,4 +3,4 @@
 Importing this package imports neither mpi4py (which would initialise MPI) nor numpy.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

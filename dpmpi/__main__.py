@@ -7,6 +7,6 @@ import sys
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
     os.environ[_name] = "1"
 
-from dpmpi.cli import main
+from dpmpi.commands.dispatch import main
 
 sys.exit(main())

@@ -25,11 +25,11 @@ from collections.abc import Iterable
 from types import FrameType
 
 INTERRUPTED = 130
-"""The exit code of what was interrupted, as a shell has it for Ctrl-C."""
+"""The exit code of an interrupted program, as a shell has it for Ctrl-C."""
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Let a signal do what Ctrl-C does: a handler for SIGTERM."""
+    """Handle SIGTERM as Ctrl-C is handled."""
     raise KeyboardInterrupt
 
 
@@ -39,6 +39,15 @@ def nearest(word: object, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def shown(value: object, most: int = 80) -> str:
+    """Return a value for a message: on one line, without control characters, and at most about `most` long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print integers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 class DpmpiError(Exception):
     """Base of all errors that dpmpi raises on purpose."""
 
@@ -46,7 +55,7 @@ class DpmpiError(Exception):
 
 
 class ConfigError(DpmpiError, ValueError):
-    """A setting that cannot work."""
+    """An impossible setting: flag, key, graph, or combination."""
 
     exit_code = 2
 
@@ -66,7 +75,7 @@ class BudgetExceeded(DpmpiError, RuntimeError):
 
 
 class LedgerError(DpmpiError, RuntimeError):
-    """A ledger that cannot be written, or that does not check out."""
+    """A ledger that cannot be written, or whose chain is broken."""
 
 
 class ProtocolError(DpmpiError, RuntimeError):
@@ -82,11 +91,11 @@ class NeighbourSilent(ProtocolError):
 
 
 class RankLost(ProtocolError):
-    """A rank has died."""
+    """A rank has died, and MPI could tell."""
 
 
 class CutOff(ProtocolError):
-    """Most of the others cannot be reached."""
+    """The network was cut, and this rank is in its smaller part."""
 
 
 class CheckpointError(DpmpiError, RuntimeError):

@@ -27,7 +27,7 @@ _BLOCK_WORDS = 4096  # 32 KiB: large enough to amortise the call, small enough t
 
 
 def _digest(*parts: object) -> bytes:
-    """Hash labels unambiguously: lengths are part of what is hashed."""
+    """Hash labels unambiguously, with their lengths."""
     h = hashlib.sha256()
     for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -69,7 +69,7 @@ class PrivateStream:
 
     def __init__(self, key: bytes, label: str) -> None:
         if len(key) != 32:
-            raise ValueError(f"a private stream takes a key of 32 bytes, got {len(key)}")
+            raise ValueError(f"expected a key of 32 bytes for a private stream, found {len(key)}")
         self._key = _digest("private", key, label)
         self._zeros = bytes(8 * _BLOCK_WORDS)
         self._go_to(0)
@@ -86,7 +86,7 @@ class PrivateStream:
 
     @property
     def position(self) -> list[int]:
-        """How far the stream has come: for one that is repeatable anyway, so that a run can go on where it was."""
+        """The position of the stream, so that a run whose noise is repeatable anyway can be resumed."""
         return [self._drawn, self._buffer_at, len(self._buffer), self._next]
 
     def seek(self, position: Sequence[int]) -> None:
@@ -111,19 +111,24 @@ class PrivateStream:
             self._encryptor.update_into(self._zeros[: len(piece)], piece)
 
     def words(self, count: int) -> Words:
-        """Return `count` uniform 64-bit words from a small internal buffer: for draws that are few at a time."""
+        """Return `count` uniform 64-bit words in the stream's own buffer, which are valid until the next draw."""
         if self._next + count > len(self._buffer):
-            self._buffer_at = self._drawn
-            self._buffer = np.empty(max(count, 512), np.uint64)
+            self._buffer_at, size = self._drawn, max(count, 512)
+            if len(self._buffer) != size:
+                self._buffer = np.empty(size, np.uint64)
             self.fill(self._buffer)
             self._next = 0
         words = self._buffer[self._next : self._next + count]
         self._next += count
         return words
 
-    def uniforms(self, count: int) -> Array:
-        """Return `count` doubles, uniform on the multiples of 2^-53 in (0, 1]."""
-        return ((self.words(count) >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    def uniforms(self, count: int, out: Array | None = None) -> Array:
+        """Return `count` doubles, uniform on the multiples of 2^-53 in (0, 1], in `out` if it is given."""
+        words, out = self.words(count), np.empty(count) if out is None else out
+        np.right_shift(words, np.uint64(11), out=words)
+        np.add(words, 1.0, out=out)
+        out *= 2.0**-53
+        return out
 
     def integer(self, bound: int) -> int:
         """Return an integer, uniform on 0 ... bound-1 (by rejection, hence exactly)."""

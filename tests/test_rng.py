@@ -51,5 +51,5 @@ def test_integers_are_uniform():
 
 
 def test_a_short_key_is_refused():
-    with pytest.raises(ValueError, match="32 bytes, got 16"):
+    with pytest.raises(ValueError, match="32 bytes for a private stream, found 16"):
         PrivateStream(bytes(16), "noise")

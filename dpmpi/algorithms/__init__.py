@@ -1,33 +1,36 @@
 """The methods: one file each, one line here."""
 
-from dpmpi.algorithms.consensus_descent import ConsensusDescent, GeometricDescent, PlainDescent
-from dpmpi.algorithms.coordinate_descent import CoordinateDescent
-from dpmpi.algorithms.dp_admm import CentredADMM
-from dpmpi.algorithms.dual_averaging import ConventionalDualAveraging, DualAveraging, SampledDualAveraging
-from dpmpi.algorithms.exact_admm import ExactADMM, PrimalPerturbation
-from dpmpi.algorithms.ip_admm import MultiStepADMM
-from dpmpi.algorithms.local_admm import LocalAdmm
-from dpmpi.algorithms.local_descent import LocalDescent, MinMaxDescent
-from dpmpi.algorithms.objective_admm import DualPerturbation, RecycledADMM
+from dpmpi.algorithms.admm import Admm, PvpAdmm
+from dpmpi.algorithms.dda import Dda, DpDda, SampledDda
+from dpmpi.algorithms.dgd import Dgd, DpDgd
+from dpmpi.algorithms.dp_admm import DpAdmm
+from dpmpi.algorithms.dvp_admm import DvpAdmm
+from dpmpi.algorithms.hmv_dgd import HmvDgd
+from dpmpi.algorithms.ip_admm import IpAdmm
+from dpmpi.algorithms.ldp_admm import LdpAdmm
+from dpmpi.algorithms.ldp_gd import LdpGd
+from dpmpi.algorithms.ldp_gd_minmax import LdpGdMinmax
 from dpmpi.algorithms.one_shot import OneShot
-from dpmpi.methods import Method
+from dpmpi.algorithms.r_admm import RAdmm
+from dpmpi.algorithms.rcd import Rcd
+from dpmpi.core import Method
 
 ALGORITHMS: dict[str, type[Method]] = {
-    "dda": ConventionalDualAveraging,
-    "dp-dda": DualAveraging,
-    "sampled-dda": SampledDualAveraging,
-    "dgd": PlainDescent,
-    "dp-dgd": ConsensusDescent,
-    "hmv-dgd": GeometricDescent,
+    "dda": Dda,
+    "dp-dda": DpDda,
+    "sampled-dda": SampledDda,
+    "dgd": Dgd,
+    "dp-dgd": DpDgd,
+    "hmv-dgd": HmvDgd,
     "one-shot": OneShot,
-    "admm": ExactADMM,
-    "ip-admm": MultiStepADMM,
-    "dp-admm": CentredADMM,
-    "pvp-admm": PrimalPerturbation,
-    "dvp-admm": DualPerturbation,
-    "r-admm": RecycledADMM,
-    "ldp-admm": LocalAdmm,
-    "ldp-gd": LocalDescent,
-    "ldp-gd-minmax": MinMaxDescent,
-    "rcd": CoordinateDescent,
+    "admm": Admm,
+    "ip-admm": IpAdmm,
+    "dp-admm": DpAdmm,
+    "pvp-admm": PvpAdmm,
+    "dvp-admm": DvpAdmm,
+    "r-admm": RAdmm,
+    "ldp-admm": LdpAdmm,
+    "ldp-gd": LdpGd,
+    "ldp-gd-minmax": LdpGdMinmax,
+    "rcd": Rcd,
 }

@@ -27,15 +27,11 @@ by the exact composition of Gaussian releases.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-
-from dpmpi.admm import ETA_HELP, GROWTH_HELP, RHO_HELP, Averaging, curvature, positive
-from dpmpi.core import Agent, Array, Steps, Sum, Terms, public
-from dpmpi.methods import Asked, Exchanges
+from dpmpi.algorithms.bases.consensus_admm import ETA_HELP, GROWTH_HELP, RHO_HELP, Averaging, curvature, grown, positive
+from dpmpi.core import Agent, Array, Asked, Exchanges, Steps, Sum, Terms, combine, hyperparameter, public
 
 WHY_PUBLIC = "computed from this rank's releases and the public centre"
 
@@ -53,14 +49,15 @@ class State:
 
 
 @dataclass(frozen=True)
-class CentredADMM(Averaging):
+class DpAdmm(Averaging):
     """Linearised ADMM around a common centre [HHG19]."""
 
+    state: ClassVar[Any] = State
     asks: ClassVar[tuple[Asked, ...]] = ("sum",)
 
-    rho: float | None = field(default=None, metadata={"minimum": 0.0, "help": RHO_HELP})
-    eta: float | None = field(default=None, metadata={"minimum": 0.0, "help": ETA_HELP})
-    eta_growth: Literal["auto", "constant", "sqrt"] = field(default="auto", metadata={"help": GROWTH_HELP})
+    rho: float | None = hyperparameter(None, RHO_HELP, minimum=0.0)
+    eta: float | None = hyperparameter(None, ETA_HELP, minimum=0.0)
+    eta_growth: Literal["auto", "constant", "sqrt"] = hyperparameter("auto", GROWTH_HELP)
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for a rho or eta that is not above 0."""
@@ -73,37 +70,25 @@ class CentredADMM(Averaging):
 
     def proximal(self, terms: Terms, t: int) -> float:
         """Return eta_t."""
-        eta = curvature(terms) / 2.0 if self.eta is None else self.eta
-        grows = self.eta_growth == "sqrt" or (self.eta_growth == "auto" and terms.smoothness is None)
-        return eta * math.sqrt(t) if grows else eta
+        return grown(curvature(terms) / 2.0 if self.eta is None else self.eta, self.eta_growth, terms, t)
 
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return one vector to everyone in every round."""
         return [Exchanges("everyone", terms.dimension, terms.active_rounds)]
-
-    def start(self, agent: Agent) -> State:
-        """Return zeros."""
-        return State(*(np.zeros(agent.dimension) for _ in range(5)))
 
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run (1) to (4)."""
         w, gamma, z, scratch = state.w, state.gamma, state.z, state.scratch
         rho, eta = self.penalty(agent.terms), self.proximal(agent.terms, t)
         g = agent.release(agent.problem.subgradient(w)).value  # (1)
-        np.subtract(gamma, g, out=g)
-        np.multiply(z, rho, out=scratch)
-        g += scratch
-        np.multiply(w, eta, out=scratch)
-        g += scratch
-        g /= rho + eta
+        combine(g, (-1.0, g), (1.0, gamma), (rho, z), (eta, w), scratch=scratch, over=rho + eta)
         agent.penalty.prox(g, 1.0 / (rho + eta), out=w)  # (2)
-        np.divide(gamma, -rho, out=scratch)
+        combine(scratch, (1.0, gamma), over=-rho)
         scratch += w
         yield Sum(public(scratch, because=WHY_PUBLIC), out=z)
         z /= agent.size  # (3)
-        np.subtract(w, z, out=scratch)
-        scratch *= rho
-        gamma -= scratch  # (4)
+        combine(scratch, (1.0, w), (-1.0, z))
+        combine(gamma, (1.0, gamma), (-rho, scratch), scratch=scratch)  # (4)
         self.remember(agent, z, state.total, t)
 
     def regroup(self, agent: Agent, state: State) -> Steps:

@@ -1,7 +1,7 @@
 """Multi-step linearised ADMM: several noisy proximal gradient steps between two exchanges.
 
-With p_i, gamma_i, s_i, d_i as in `dpmpi/admm.py` (w_i there is the mean (3) below), and r = 1 ... l counting the inner
-steps of a round from v_i, D_r = 2 rho d_i + eta_r, a round of agent i is
+With p_i, gamma_i, s_i, d_i as in `bases/consensus_admm.py` (w_i there is the mean (3) below), and r = 1 ... l counting
+the inner steps of a round from v_i, D_r = 2 rho d_i + eta_r, a round of agent i is
 
     g    = noised gradient of f_i at v_i over a batch                                               (1)
     v_i <- argmin_v <g, v> + h(v) - <p_i, v> + rho d_i |v|^2 + (eta_r/2) |v - v_i|^2
@@ -37,23 +37,20 @@ lacks the gradient sign, and its denominator's eta^{k,r} is eta^{k,r+1}. (23) le
 the inner counter); `eta_growth = sqrt` counts all inner steps of the run. The model is by default the mean of w_i over
 the second half of the rounds; (22), over all of them, is `average = mean`.
 
-[HG20] see `dpmpi/admm.py`.
+[HG20] see `bases/consensus_admm.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dpmpi import admm
-from dpmpi.admm import ETA_HELP, GROWTH_HELP, ConsensusADMM, curvature, full_batch, positive, smooth
-from dpmpi.core import Agent, Array, Query, Steps, Terms
+from dpmpi.algorithms.bases import consensus_admm as admm
+from dpmpi.core import Agent, Array, Planned, Query, Steps, Terms, combine, hyperparameter
 from dpmpi.errors import ConfigError
-from dpmpi.methods import Planned
 
 
 @dataclass
@@ -66,48 +63,49 @@ class State(admm.State):
 
 
 @dataclass(frozen=True)
-class MultiStepADMM(ConsensusADMM):
+class IpAdmm(admm.ConsensusAdmm):
     """Multi-step linearised ADMM [HG20]."""
 
-    inner_steps: int = field(default=10, metadata={"minimum": 1, "help": "gradient steps between two exchanges"})
-    inner_noise: Literal["each", "once"] = field(
-        default="each", metadata={"help": "noise on every inner gradient, or once per round on the mean iterate"}
+    state: ClassVar[Any] = State
+
+    inner_steps: int = hyperparameter(10, "gradient steps between two exchanges", minimum=1)
+    inner_noise: Literal["each", "once"] = hyperparameter(
+        "each", "noise on every inner gradient, or once per round on the mean iterate"
     )
-    regulariser: Literal["exact", "linearised"] = field(
-        default="exact", metadata={"help": "the penalty in an inner step: by its proximal operator or its subgradient"}
+    regulariser: Literal["exact", "linearised"] = hyperparameter(
+        "exact", "the penalty in an inner step: by its proximal operator or its subgradient"
     )
-    eta: float | None = field(default=None, metadata={"minimum": 0.0, "help": ETA_HELP})
-    eta_growth: Literal["auto", "constant", "sqrt"] = field(default="auto", metadata={"help": GROWTH_HELP})
+    eta: float | None = hyperparameter(None, admm.ETA_HELP, minimum=0.0)
+    eta_growth: Literal["auto", "constant", "sqrt"] = hyperparameter("auto", admm.GROWTH_HELP)
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for what the method cannot work with."""
         super().check(terms)
-        positive("eta", self.proximal(terms, 1))
+        admm.positive("eta", self.proximal(terms, 1))
         if self.regulariser == "linearised" and terms.bounded:
             raise ConfigError("expected no --domain with --regulariser linearised, found one: use --regulariser exact")
         if self.inner_noise == "once":
-            beta = smooth(terms, "--inner-noise once")
-            full_batch(terms, "--inner-noise once")
+            beta = admm.smooth(terms, "--inner-noise once")
+            admm.full_batch(terms, "--inner-noise once")
             if self.regulariser == "linearised":
                 beta += terms.strong_convexity
                 if terms.l1 > 0.0:
                     raise ConfigError(
-                        "--inner-noise once expects an l1 term with --regulariser exact, found linearised"
+                        "expected no l1 term with --inner-noise once and --regulariser linearised, found one: "
+                        "use --regulariser exact"
                     )
             if self.proximal(terms, 1) < beta / 2.0:
                 raise ConfigError(
-                    f"--inner-noise once expects --eta of at least {beta / 2.0:g}, half of the curvature, "
-                    f"found {self.proximal(terms, 1):g}"
+                    f"expected --eta of at least {beta / 2.0:g}, half of the curvature, with --inner-noise once, "
+                    f"found {self.proximal(terms, 1):g}: leave it out for the default"
                 )
 
     def proximal(self, terms: Terms, step: int) -> float:
         """Return eta_r for the step-th inner step of the run."""
-        eta = curvature(terms) if self.eta is None else self.eta
-        grows = self.eta_growth == "sqrt" or (self.eta_growth == "auto" and terms.smoothness is None)
-        return eta * math.sqrt(step) if grows else eta
+        return admm.grown(admm.curvature(terms) if self.eta is None else self.eta, self.eta_growth, terms, step)
 
     def releases(self, terms: Terms) -> Iterator[Planned]:
-        """Every inner gradient, or one mean iterate in every round."""
+        """Return every inner gradient, or one mean iterate in every round."""
         if self.inner_noise == "each":
             yield Planned(terms.gradient_sensitivity, count=terms.active_rounds * self.inner_steps)
         else:
@@ -126,10 +124,6 @@ class MultiStepADMM(ConsensusADMM):
             first = first or 1.0 / E
         return total / self.inner_steps * (1.0 + 1e-9), first
 
-    def start(self, agent: Agent) -> State:
-        """Return zeros."""
-        return State(*(np.zeros(agent.dimension) for _ in range(8)))
-
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run the inner steps of round t, then tell the neighbours."""
         terms, once = agent.terms, self.inner_noise == "once"
@@ -147,8 +141,8 @@ class MultiStepADMM(ConsensusADMM):
             sensitivity, scale = self.mean_sensitivity(terms, t)
             agent.release(Query(state.sum, sensitivity, terms.sampling), scale)
             if terms.bounded:
-                np.negative(state.sum, out=state.scratch)
-                agent.penalty.dual_step(state.scratch, 0.0, 1.0, out=state.sum)  # the projection onto the domain
+                np.copyto(state.scratch, state.sum)
+                agent.penalty.project(state.scratch, state.sum)
         if not once or agent.stopped is None:  # a rank that may not speak any more stays where it is
             np.copyto(state.w, state.sum)
         yield from self.spread(agent, state, t)
@@ -158,13 +152,11 @@ class MultiStepADMM(ConsensusADMM):
         terms, v, scratch = agent.terms, state.v, state.scratch
         D = 2.0 * self.penalty(terms) * terms.degree + eta
         linearised = self.regulariser == "linearised"
-        np.subtract(state.pull, g, out=g)
-        np.multiply(v, eta - (terms.strong_convexity if linearised else 0.0), out=scratch)
-        g += scratch
+        kept = eta - (terms.strong_convexity if linearised else 0.0)
+        combine(g, (-1.0, g), (1.0, state.pull), (kept, v), scratch=scratch)
         if linearised and terms.l1 > 0.0:
             np.sign(v, out=scratch)
-            scratch *= terms.l1
-            g -= scratch
+            combine(g, (1.0, g), (-terms.l1, scratch), scratch=scratch)
         g /= D
         if linearised:
             np.copyto(v, g)  # (2')

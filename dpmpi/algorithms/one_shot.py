@@ -15,13 +15,12 @@ Privacy: the data enter through (1) alone, in one release that may spend the who
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Mix, Steps, Terms, public
+from dpmpi.core import Agent, Array, Method, Mix, Planned, Steps, Terms, public
 from dpmpi.errors import ConfigError
-from dpmpi.methods import Method, Planned
 
 WHY_PUBLIC = "a weighted sum of released means"
 
@@ -37,23 +36,20 @@ class State:
 class OneShot(Method):
     """One release, then consensus."""
 
+    state: ClassVar[Any] = State
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian", "laplace", "spherical-laplace")
 
     def check(self, terms: Terms) -> None:
         """Refuse losses whose gradient at one point does not tell the minimiser."""
         if not terms.curvature_floor == terms.smoothness == 1.0:
             raise ConfigError(
-                "one-shot expects the loss mean, found one that one gradient does not determine: "
+                "expected the loss mean for one-shot, found one that one gradient does not determine: "
                 "use --loss mean with --data mean:..., or dp-dgd"
             )
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return the one release."""
         return [Planned(terms.gradient_sensitivity)] if terms.active_rounds else []
-
-    def start(self, agent: Agent) -> State:
-        """Return v = 0."""
-        return State(np.zeros(agent.dimension))
 
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run (1), later (2)."""

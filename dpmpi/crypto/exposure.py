@@ -1,4 +1,4 @@
-"""What sums give away: whether the summands of some groups can be solved for.
+"""Exposure by sums: whether the summands of some groups can be solved for.
 
 Row g of A says which ranks are in sum g. Whoever sees all the sums, and knows the vectors of the colluders, knows the
 honest summands up to the null space of the honest columns of A. With P the projector onto their row space,

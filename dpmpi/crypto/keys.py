@@ -1,4 +1,4 @@
-"""Who is who, and the keys that two ranks agree on.
+"""Identities of ranks, and the keys that two ranks agree on.
 
 Identities are Ed25519 keys: one private key file a rank (PEM, readable by its owner alone) and one public roster for
 all. At the start of each incarnation of a run, rank i draws an X25519 key pair (x_i, X_i) and sends a hello
@@ -21,6 +21,7 @@ then hidden from those who only listen, not from those who can change the hellos
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from dpmpi.core.files import parse_toml, write_file
+from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, SealBroken
 from dpmpi.rng import fresh_key
 
@@ -43,6 +46,7 @@ _MAGIC = b"dpmpi 1\n"
 _HELLO = struct.Struct(">8sQI32s32s64s")
 HELLO_BYTES = _HELLO.size
 _LARGEST_FILE = 1 << 20
+_HEX_KEY = re.compile(r"[0-9a-fA-F]{64}")
 MOST_IDENTITIES = 10_000
 """More ranks than any run has: a slip of the keyboard would fill the disk with keys."""
 
@@ -65,11 +69,9 @@ class Identity:
 
     def pem(self) -> bytes:
         """Return the private key as it is written to a file."""
-        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, and only for files
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # noqa: PLC0415
 
-        return self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def key_name(rank: int) -> str:
@@ -79,18 +81,15 @@ def key_name(rank: int) -> str:
 
 def make_identity(path: Path) -> Identity:
     """Draw an identity and write it to a new file that only its owner can read."""
-    _write_new(path, (identity := Identity()).pem(), 0o600)
+    identity = Identity()
+    write_file(path, identity.pem(), private=True, exclusive=True, error=ConfigError)
     return identity
 
 
 def make_identities(n: int, folder: Path) -> Roster:
     """Write folder/rank-000.key, ... and folder/roster.toml for n ranks, replacing nothing; return the roster."""
     if not 1 <= n <= MOST_IDENTITIES:
-        raise ConfigError(f"expected 1 to {MOST_IDENTITIES} identities to make, got {n}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"expected a folder for the keys, but {folder} cannot be made: {error.strerror}") from error
+        raise ConfigError(f"expected 1 to {MOST_IDENTITIES} identities to make, found {n}")
     roster = tuple(make_identity(folder / f"{key_name(rank)}.key").public for rank in range(n))
     write_roster(folder / "roster.toml", roster)
     return roster
@@ -99,14 +98,14 @@ def make_identities(n: int, folder: Path) -> Roster:
 def write_roster(path: Path, roster: Sequence[bytes]) -> None:
     """Write the public keys of all ranks to a new file."""
     lines = [f'{key_name(rank)} = "{public.hex()}"\n' for rank, public in enumerate(roster)]
-    _write_new(path, f"# Ed25519 public keys\n[public]\n{''.join(lines)}".encode(), 0o644)
+    write_file(path, f"# Ed25519 public keys\n[public]\n{''.join(lines)}", exclusive=True, error=ConfigError)
 
 
 def load_identity(path: Path) -> Identity:
     """Read a private key file; raise `ConfigError` if others could read it too, or if it is not an Ed25519 key."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow, and only for files
 
-    raw = _read(path, secret=True)
+    raw = _read_keys(path, secret=True)
     try:
         key = serialization.load_pem_private_key(raw, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm, InternalError) as error:  # TypeError: it is locked
@@ -118,31 +117,21 @@ def load_identity(path: Path) -> Identity:
 
 def load_roster(path: Path) -> Roster:
     """Read the public keys of all ranks; raise `ConfigError` if one is missing, malformed or there twice."""
-    import tomllib  # noqa: PLC0415 - only where there is a roster
-
-    raw = _read(path, secret=False)
     try:
-        table = tomllib.loads(raw.decode()).get("public")
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:80]
-        raise ConfigError(f"expected a roster of public keys (TOML) in {path}, found other text: {reason}") from error
-    if not isinstance(table, dict) or not table:
-        raise ConfigError(f"expected a table [public] with one key a rank in {path}, found none")
+        text = _read_keys(path, secret=False).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"expected a roster in TOML, found text that is not UTF-8 in {path}") from error
+    public = TomlTable(parse_toml(text, f"the roster {path}"), str(path)).table("public")
+    if not public.content:
+        raise ConfigError(f"{path}: expected a table [public] with one key for each rank, found none")
     roster: list[bytes] = []
-    for rank in range(len(table)):
+    for rank in range(len(public.content)):
         name = key_name(rank)
-        if name not in table:
-            raise ConfigError(f"expected the keys of ranks 0 to {len(table) - 1} in {path}, found none for {name}")
-        try:
-            public = bytes.fromhex(table[name])
-        except (ValueError, TypeError):
-            public = b""
-        if len(public) != 32:
-            raise ConfigError(f"expected 64 hexadecimal digits for {name} in {path}, found {str(table[name])[:20]!r}")
-        if public in roster:
-            other = key_name(roster.index(public))
-            raise ConfigError(f"expected a different key for each rank in {path}, found that of {other} for {name} too")
-        roster.append(public)
+        key = bytes.fromhex(public.get(name, str, expected="64 hexadecimal digits", valid=_HEX_KEY.fullmatch))
+        if key in roster:
+            other = key_name(roster.index(key))
+            raise ConfigError(f"{path}: expected a different key for each rank, found that of {other} for {name} too")
+        roster.append(key)
     return tuple(roster)
 
 
@@ -155,16 +144,8 @@ def check_identity(identity: Identity, rank: int, size: int, roster: Roster) -> 
         raise ConfigError(f"expected the key that the roster has for rank {rank}, found {found}: give each its own")
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise ConfigError(f"expected to write a new file {path}: {error.strerror}; keys are never replaced") from error
-
-
-def _read(path: Path, secret: bool) -> bytes:
+def _read_keys(path: Path, secret: bool) -> bytes:
+    """Return the content of a file of keys; of a `secret` one, only if nobody but its owner can read it."""
     try:
         # Not blocking, so that a pipe in the place of the file does not hang the rank.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -174,13 +155,15 @@ def _read(path: Path, secret: bool) -> bytes:
                 raise ConfigError(f"expected a file of keys at {path}, found something else or more than 1 MB")
             if secret and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 mode = stat.S_IMODE(status.st_mode)
-                raise ConfigError(f"expected a key file for its owner alone, {path} has mode {mode:04o}: use chmod 600")
+                raise ConfigError(
+                    f"expected a key file for its owner alone, found mode {mode:04o} of {path}: use chmod 600"
+                )
             return file.read()
     except ConfigError:
         raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no file name"
-        raise ConfigError(f"expected a file of keys at {path}, but it cannot be read: {reason}") from error
+        raise ConfigError(f"expected a file of keys at {path}, found none that can be read: {reason}") from error
 
 
 # --- the handshake ---------------------------------------------------------------------------------------------------
@@ -195,12 +178,12 @@ class Session:
 
     def __post_init__(self) -> None:
         if not 0 <= self.incarnation < 1 << 64:
-            raise ValueError(f"expected an incarnation from 0 to 2^64 - 1, got {self.incarnation}")
+            raise ValueError(f"expected an incarnation from 0 to 2^64 - 1, found {self.incarnation}")
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a verified hello says: a rank, its identity and its X25519 public key."""
+    """The content of a verified hello: a rank, its identity and its X25519 public key."""
 
     rank: int
     identity: bytes
@@ -209,7 +192,7 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class PairKeys:
-    """What two ranks share: a key for each direction of (2), and the secret (3) of their masks."""
+    """The secrets that two ranks share: a key for each direction of (2), and the secret (3) of their masks."""
 
     outgoing: bytes = field(repr=False)
     incoming: bytes = field(repr=False)
@@ -240,7 +223,9 @@ class Handshake:
         """
         own = self.greeting
         if peer.rank in self._met:
-            raise ValueError(f"rank {own.rank} has its keys with rank {peer.rank} already, or is that rank itself")
+            raise ValueError(
+                f"expected a new peer of rank {own.rank}, found rank {peer.rank}, which has its keys or is itself"
+            )
         secret = agree(self._private, peer.exchange, peer.rank)
         self._met.add(peer.rank)
         a, b = sorted((own, peer), key=lambda greeting: greeting.rank)
@@ -254,26 +239,28 @@ class Handshake:
 
 
 def verify_hello(hello: bytes, session: Session, rank: int, roster: Roster | None) -> Greeting:
-    """Return what `rank` says in its hello; raise `SealBroken` unless it said so itself, for this run and start.
+    """Return the content of the hello of `rank`; raise `SealBroken` unless it is genuine, for this run and start.
 
     Without a roster the hello only proves that its sender has the identity that it shows.
     """
     if len(hello) != HELLO_BYTES:
-        raise SealBroken(f"expected a hello of {HELLO_BYTES} bytes from rank {rank}, got {len(hello)}")
+        raise SealBroken(f"expected a hello of {HELLO_BYTES} bytes from rank {rank}, found {len(hello)}")
     magic, incarnation, sender, identity, exchange, signature = _HELLO.unpack(hello)
     if magic != _MAGIC:
-        raise SealBroken(f"what rank {rank} sent is not a hello: do all ranks run the same version?")
+        raise SealBroken(f"expected a hello from rank {rank}, found other bytes: do all ranks run the same version?")
     if sender != rank or incarnation != session.incarnation:
         raise SealBroken(
             f"expected the hello of rank {rank}, incarnation {session.incarnation}, "
-            f"got that of rank {sender}, incarnation {incarnation}"
+            f"found that of rank {sender}, incarnation {incarnation}"
         )
     if roster is not None and (rank >= len(roster) or roster[rank] != identity):
-        raise SealBroken(f"rank {rank} says hello with another key than the roster has for it")
+        raise SealBroken(f"expected the key that the roster has in the hello of rank {rank}, found another one")
     try:
         Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed(session, rank, exchange))
     except (InvalidSignature, ValueError) as error:  # ValueError: the identity is not the encoding of a point
-        raise SealBroken(f"rank {rank}'s hello has a wrong signature: it was changed, or is of another run") from error
+        raise SealBroken(
+            f"expected the signature of rank {rank} on its hello, found another: it was changed, or is of another run"
+        ) from error
     return Greeting(rank, identity, exchange)
 
 
@@ -282,7 +269,9 @@ def agree(private: bytes, public: bytes, peer: int) -> bytes:
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise SealBroken(f"rank {peer} offers a degenerate public key: no secret can be agreed on with it") from error
+        raise SealBroken(
+            f"expected a public key of full order from rank {peer}, found a degenerate one: it agrees on no secret"
+        ) from error
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = 32) -> bytes:
@@ -291,7 +280,7 @@ def hkdf(secret: bytes, salt: bytes, info: bytes, length: int = 32) -> bytes:
 
 
 def _signed(session: Session, rank: int, exchange: bytes) -> bytes:
-    """Return what (1) signs."""
+    """Return the bytes that (1) signs."""
     return _join(b"dpmpi hello", session.run, session.incarnation, rank, exchange)
 
 

@@ -36,7 +36,9 @@ def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False
     `strict` refuses values beyond the clip too, instead of clipping them.
     """
     if not (clip > 0.0 and 0 <= bits < WORD_BITS and clip * 2.0**bits < _LIMIT):  # written so that NaN fails
-        raise ValueError(f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, got clip {clip!r}, bits {bits}")
+        raise ValueError(
+            f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, found clip {clip!r}, bits {bits}"
+        )
     real = out.view(np.float64)
     if not np.vdot(x, x) < 0.25 * clip * clip:  # clears almost every vector at once, without a word of overflow
         low, high = float(x.min()), float(x.max())
@@ -66,18 +68,18 @@ def check_capacity(n: int, clip: float, bits: int, noise_tail: float = 0.0) -> N
     if n < 1 or not (0.0 < clip < math.inf and 0.0 <= noise_tail < math.inf):
         raise ConfigError(
             f"expected at least 1 rank, a finite clip > 0 and a finite noise tail >= 0, "
-            f"got {n} ranks, clip {clip!r}, noise tail {noise_tail!r}"
+            f"found {n} ranks, clip {clip!r}, noise tail {noise_tail!r}"
         )
     if not 0 <= bits < WORD_BITS:
-        raise ConfigError(f"expected 0 to {WORD_BITS - 1} fractional bits, got {bits}")
+        raise ConfigError(f"expected 0 to {WORD_BITS - 1} fractional bits, found {bits}")
     peak = _peak(n, clip, bits, noise_tail)
     if peak < _LIMIT:
         return
     fitting = [f for f in range(WORD_BITS) if _peak(n, clip, f, noise_tail) < _LIMIT]
     advice = f"use at most {fitting[-1]} fractional bits" if fitting else "use a smaller clip or less noise"
     raise ConfigError(
-        f"expected sums below 2^63, but {n} ranks with clip {clip:g}, noise up to {noise_tail:g} and {bits} fractional "
-        f"bits reach 2^{math.log2(peak):.1f}: {advice}"
+        f"expected sums below 2^63, found 2^{math.log2(peak):.1f} for {n} ranks with clip {clip:g}, "
+        f"noise up to {noise_tail:g} and {bits} fractional bits: {advice}"
     )
 
 

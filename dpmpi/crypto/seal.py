@@ -22,16 +22,15 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from dpmpi.core import Bytes
+from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import PairKeys, Session
 from dpmpi.errors import SealBroken
-from dpmpi.wire import SEAL_BYTES
 
 Buffer: TypeAlias = Bytes | memoryview | bytearray
 """Bytes in one piece, not longer words: an array is viewed as uint8 first."""
 
-_pack_details = struct.Struct(">QIQ").pack
-OVER = "positions must increase, and this one is over"
-INTO = hasattr(AESGCM, "encrypt_into")  # older versions of the library return new bytes only
+PAST = "expected an increasing position, found a past one"
+WRITES_INTO = hasattr(AESGCM, "encrypt_into")  # older versions of the library return new bytes only
 
 
 Position: TypeAlias = tuple[bytes, bytes]
@@ -39,16 +38,16 @@ Position: TypeAlias = tuple[bytes, bytes]
 
 
 def position(round_: int, hop: int, length: int) -> Position:
-    """Return where the messages of a round and hop stand, the same for all pairs that exchange so many bytes."""
+    """Return the position of messages of `length` bytes in a round and hop, the same for all pairs."""
     try:
-        details = _pack_details(round_, hop, length)
+        details = struct.pack(">QIQ", round_, hop, length)
     except struct.error as error:
-        raise ValueError(f"expected 0 <= round < 2^64 and 0 <= hop < 2^32, got {round_!r} and {hop!r}") from error
+        raise ValueError(f"expected 0 <= round < 2^64 and 0 <= hop < 2^32, found {round_!r} and {hop!r}") from error
     return details[:12], details
 
 
 class SealedPair:
-    """One rank's end of the two directions between it and a peer: for each, what (2) begins with, and the last nonce.
+    """One rank's end of the two directions between it and a peer: for each, the beginning of (2) and the last nonce.
 
     Nonces are big-endian, so they compare as positions do.
     """
@@ -72,27 +71,27 @@ class SealedPair:
         """Write the sealed `plain`, of the length that the position has, to `out`; they may begin at the same byte."""
         nonce, details = place
         if nonce <= self._said:
-            raise self._refusal(_told(nonce), OVER)
+            raise self._refusal(nonce, PAST)
         self._said = nonce  # before it is used: a nonce whose use failed half-way is used
         try:
-            if INTO:
+            if WRITES_INTO:
                 self._outgoing.encrypt_into(nonce, plain, self._sealed + details, out)
             else:
                 _put(out, self._outgoing.encrypt(nonce, plain, self._sealed + details))
         except ValueError as error:
-            raise self._refusal(_told(nonce), _misfit(len(out), len(plain)) or str(error)) from error
+            raise self._refusal(nonce, _misfit(len(out), len(plain)) or str(error)) from error
 
     def open(self, sealed: Buffer, out: Buffer, round_: int, hop: int) -> None:
-        """Write what the peer sealed for (round, hop) to `out`; raise `SealBroken`, with zeros there, if it did not."""
+        """Open the peer's message of (round, hop) into `out`; raise `SealBroken`, with zeros there, if it is not."""
         self.open_at(position(round_, hop, len(out)), sealed, out)
 
     def open_at(self, place: Position, sealed: Buffer, out: Buffer) -> None:
-        """Write what the peer sealed for a position to `out`, of the length it has; they may begin at the same byte."""
+        """Open the peer's message of a position into `out`, of its length; both may begin at the same byte."""
         nonce, details = place
         try:
             if nonce <= self._heard:
-                raise ValueError(OVER)
-            if INTO:
+                raise ValueError(PAST)
+            if WRITES_INTO:
                 self._incoming.decrypt_into(nonce, sealed, self._opened + details, out)
             else:
                 _put(out, self._incoming.decrypt(nonce, sealed, self._opened + details))
@@ -101,22 +100,22 @@ class SealedPair:
             reason = misfit or str(error) or "it was changed, or belongs to another round, rank or run"
             _put(out, bytes(len(out)))
             raise SealBroken(
-                f"rank {self.rank} could not open the message of rank {self.peer} in {_told(nonce)}: {reason}"
+                f"rank {self.rank} could not open the message of rank {self.peer} in {_in_words(nonce)}: {reason}"
             ) from error
         self._heard = nonce  # only now: what did not open must not keep the true message out
 
-    def _refusal(self, where: str, reason: str) -> ValueError:
-        return ValueError(f"rank {self.rank} cannot seal a message to rank {self.peer} in {where}: {reason}")
+    def _refusal(self, nonce: bytes, reason: str) -> ValueError:
+        return ValueError(f"rank {self.rank} cannot seal a message to rank {self.peer} in {_in_words(nonce)}: {reason}")
 
 
 def _bound(session: Session, sender: int, receiver: int) -> bytes:
-    """Return what (2) begins with."""
+    """Return the beginning of (2)."""
     run = hashlib.sha256(session.run).digest()
     numbers = struct.pack(">QII", session.incarnation, sender, receiver)
     return hashlib.sha256(b"dpmpi sealed message" + run + numbers).digest()
 
 
-def _told(nonce: bytes) -> str:
+def _in_words(nonce: bytes) -> str:
     """Return (1) in words."""
     round_, hop = struct.unpack(">QI", nonce)
     return f"round {round_}, hop {hop}"
@@ -124,7 +123,7 @@ def _told(nonce: bytes) -> str:
 
 def _misfit(sealed: int, plain: int) -> str:
     """Say which length was expected of a sealed message, if it has another; the library refuses it without a reason."""
-    return "" if sealed == plain + SEAL_BYTES else f"expected {plain + SEAL_BYTES} sealed bytes, got {sealed}"
+    return "" if sealed == plain + SEAL_BYTES else f"expected {plain + SEAL_BYTES} sealed bytes, found {sealed}"
 
 
 def _put(out: Any, content: bytes) -> None:

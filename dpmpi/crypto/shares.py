@@ -46,17 +46,12 @@ STRETCH = 1 << 35
 def split(secret: Words, out: Words, stream: PrivateStream) -> None:
     """Write (1) to the rows of `out`; its last row may be `secret` itself."""
     if out.ndim != 2 or len(out) < 2 or out.shape[1:] != secret.shape:
-        raise ValueError(f"expected room for at least 2 shares of shape {secret.shape}, got an array of {out.shape}")
+        raise ValueError(f"expected room for at least 2 shares of shape {secret.shape}, found an array of {out.shape}")
     last = out[-1]
     np.copyto(last, secret)
     stream.fill(out[:-1].reshape(-1))
     for share in out[:-1]:
         np.subtract(last, share, out=last)
-
-
-def reconstruct(shares: Words, out: Words) -> None:
-    """Write the sum of the rows of `shares` to `out`: a secret from its shares, or (2) from the partial sums."""
-    np.add.reduce(shares, axis=0, out=out)
 
 
 class PairwiseMasks:
@@ -67,9 +62,9 @@ class PairwiseMasks:
     def __init__(self, rank: int, size: int, secrets: Mapping[int, bytes]) -> None:
         others = [j for j in range(size) if j != rank]
         if not 0 <= rank < size or sorted(secrets) != others:
-            raise ValueError(f"rank {rank} of {size} needs a secret for each of {others}, got {sorted(secrets)}")
+            raise ValueError(f"expected a secret of rank {rank} with each of {others}, found {sorted(secrets)}")
         if any(len(secret) != 32 for secret in secrets.values()) or len(set(secrets.values())) != len(others):
-            raise ValueError("expected different secrets of 32 bytes, got others")
+            raise ValueError("expected different secrets of 32 bytes, found others")
         self.rank = rank
         self.size = size
         self._secrets = {j: secrets[j] for j in others}
@@ -81,7 +76,7 @@ class PairwiseMasks:
     def add(self, vector: Words) -> None:
         """Add the next masks to `vector`, in place. All ranks come here with vectors of the same lengths in turn."""
         if vector.dtype != np.uint64 or vector.ndim != 1:
-            raise ValueError(f"expected a vector of uint64 words, got {vector.dtype} of shape {vector.shape}")
+            raise ValueError(f"expected a vector of uint64 words, found {vector.dtype} of shape {vector.shape}")
         for i in range(0, len(vector), _PIECE):
             words = vector[i : i + _PIECE]
             mask = self._keystream[: len(words)]
@@ -94,13 +89,10 @@ class PairwiseMasks:
                 combine(words, mask, words)
 
     def _begin_stretch(self) -> None:
-        nonce = self._stretch.to_bytes(12, "big")
+        mode = modes.GCM(self._stretch.to_bytes(12, "big"))
         self._stretch += 1
         self._left = STRETCH
-        self._peers = [
-            (
-                np.add if j > self.rank else np.subtract,
-                Cipher(algorithms.AES(secret), modes.GCM(nonce)).encryptor().update_into,
-            )
-            for j, secret in self._secrets.items()
-        ]
+        self._peers = []
+        for j, secret in self._secrets.items():
+            draw = Cipher(algorithms.AES(secret), mode).encryptor().update_into
+            self._peers.append((np.add if j > self.rank else np.subtract, draw))

@@ -31,61 +31,62 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal_shuffled, training_rows
+from dpmpi.core.files import writing
+from dpmpi.data.file_reading import shown_bytes
 from dpmpi.data.libsvm import data_lines
-from dpmpi.data.shards import replacing, write_npz
+from dpmpi.data.shards import write_npz
+from dpmpi.data.source import FileSource, Shard, Survey
 from dpmpi.errors import ConfigError, DataError, nearest
-from dpmpi.rows import Dense, Positions, scale_rows
+from dpmpi.problem.rows import Dense, Positions, scale_rows
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
 
 ATTRIBUTES: dict[str, float | tuple[str, ...]] = {
     "age": 90.0,
-    "workclass": (
-        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay",
-    ),
+    "workclass": _words("Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay"),
     "fnlwgt": 1490400.0,
-    "education": (
-        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th", "7th-8th",
-        "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
+    "education": _words(
+        "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters 1st-4th 10th "
+        "Doctorate 5th-6th Preschool"
     ),
     "education-num": 16.0,
-    "marital-status": (
-        "Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed", "Married-spouse-absent",
-        "Married-AF-spouse",
+    "marital-status": _words(
+        "Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent Married-AF-spouse"
     ),
-    "occupation": (
-        "Tech-support", "Craft-repair", "Other-service", "Sales", "Exec-managerial", "Prof-specialty",
-        "Handlers-cleaners", "Machine-op-inspct", "Adm-clerical", "Farming-fishing", "Transport-moving",
-        "Priv-house-serv", "Protective-serv", "Armed-Forces",
+    "occupation": _words(
+        "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty Handlers-cleaners "
+        "Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv Protective-serv Armed-Forces"
     ),
-    "relationship": ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"),
-    "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
-    "sex": ("Female", "Male"),
+    "relationship": _words("Wife Own-child Husband Not-in-family Other-relative Unmarried"),
+    "race": _words("White Asian-Pac-Islander Amer-Indian-Eskimo Other Black"),
+    "sex": _words("Female Male"),
     "capital-gain": 99999.0,
     "capital-loss": 4356.0,
     "hours-per-week": 99.0,
-    "native-country": (
-        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany", "Outlying-US(Guam-USVI-etc)",
-        "India", "Japan", "Greece", "South", "China", "Cuba", "Iran", "Honduras", "Philippines", "Italy", "Poland",
-        "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador",
-        "Taiwan", "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia",
-        "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands",
+    "native-country": _words(
+        "United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc) India Japan Greece "
+        "South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal Ireland France "
+        "Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand "
+        "Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands"
     ),
-}  # fmt: skip
+}
 """In the order of the files: the constant M of a number, or the categories."""
 
-FEATURES: tuple[str, ...] = tuple(
+FEATURE_NAMES: tuple[str, ...] = tuple(
     feature
     for name, kind in ATTRIBUTES.items()
     for feature in ((name,) if isinstance(kind, float) else (f"{name}={category}" for category in kind))
 )
 """The names of the 104 columns."""
 
-_PLACE = {feature: column for column, feature in enumerate(FEATURES)}
+_PLACE = {feature: column for column, feature in enumerate(FEATURE_NAMES)}
 _NUMBERS = [(k, name) for k, (name, kind) in enumerate(ATTRIBUTES.items()) if isinstance(kind, float)]
 _NUMBER_COLUMNS = np.array([_PLACE[name] for _, name in _NUMBERS])
 _MAXIMA = np.array([kind for kind in ATTRIBUTES.values() if isinstance(kind, float)])
@@ -101,32 +102,20 @@ _TEXT = (".svm", ".libsvm", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
-class Adult:
+class Adult(FileSource):
     """`adult:DIR`: the UCI census records, from the folder of the original adult.data and adult.test."""
 
-    private: ClassVar[bool] = False
-
-    settings: Settings
-    folder: Path
-
-    @classmethod
-    def parse(cls, text: str, settings: Settings) -> Self:
-        """Return the source for a folder."""
-        if not text:
-            raise ConfigError("adult: takes the folder of adult.data and adult.test, as in adult:data/uci")
-        return cls(settings, Path(text))
+    name = "adult"
+    wanted = "the folder of adult.data and adult.test, as in adult:data/uci"
+    unit = "complete records"
 
     def survey(self) -> Survey:
         """Count the complete records; cells are parsed by the rank that keeps them."""
-        found = Counter(path.name.startswith(FILES[0]) for path, _, _ in _complete_lines(self.folder))
+        found = Counter(path.name.startswith(FILES[0]) for path, _, _ in _complete_lines(self.path))
         rows = found.total()
         if not found[True]:  # the larger one of the two
-            raise DataError(f"{self.folder}: no complete records in {FILES[0]}: download it anew")
-        return Survey(rows, len(FEATURES), (-1.0, 1.0), rows * len(FEATURES))
-
-    def training_rows(self, survey: Survey) -> int:
-        """Return how many rows are left when the held-out ones are gone."""
-        return training_rows(self.settings, survey.rows, f"{self.folder} has {survey.rows} complete records")
+            raise DataError(f"{self.path}: expected complete records in {FILES[0]}, found none: download it anew")
+        return Survey(rows, len(FEATURE_NAMES), (-1.0, 1.0), rows * len(FEATURE_NAMES))
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rows of `rank`: permuted by the shared seed, cut to `samples`, the last of these held out."""
@@ -136,9 +125,7 @@ class Adult:
     def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
         """Read the rows of several ranks in one pass."""
         survey = survey or self.survey()
-        trains = self.training_rows(survey)
-        check_dealt(trains, size, str(self.folder))
-        dealt = [deal_shuffled(self.settings, survey.rows, trains, rank, size) for rank in ranks]
+        dealt = [self.deal(survey, rank, size) for rank in ranks]
         matrix, labels = self._read(survey.rows, np.concatenate([mine for mine, _ in dealt]))
         shards, first = [], 0
         for mine, n in dealt:
@@ -162,34 +149,34 @@ class Adult:
         numbers, columns = np.empty((len(wanted), len(_NUMBERS))), np.empty((len(wanted), len(_CATEGORIES)), np.intp)
         labels = np.empty(len(wanted))
         row = -1
-        for row, (path, number, line) in enumerate(_complete_lines(self.folder)):
+        for row, (path, number, line) in enumerate(_complete_lines(self.path)):
             if row < rows and (here := places[row]) >= 0:
                 numbers[here], columns[here], labels[here] = _record(path, number, line)
         if row + 1 != rows:
             raise DataError(
-                f"{self.folder}: {rows} complete records in the first pass, {row + 1} now: "
-                "the files changed while in use"
+                f"{self.path}: expected the {rows} complete records of the first pass, found {row + 1}: the files "
+                "changed while in use"
             )
-        matrix = np.zeros((len(wanted), len(FEATURES)))
+        matrix = np.zeros((len(wanted), len(FEATURE_NAMES)))
         matrix[:, _NUMBER_COLUMNS] = np.minimum(numbers / _MAXIMA, 1.0)  # (1)
         np.put_along_axis(matrix, columns, 1.0, axis=1)  # (2)
-        if self.settings.normalize:
+        if self.options.normalize:
             scale_rows(Dense(matrix), 1.0)  # (3)
         return matrix, labels
 
 
-def write_whole(source: Adult, path: Path) -> int:
+def write_adult(source: Adult, path: Path) -> int:
     """Write all rows in the order of the files, as .npz (arrays X, y) or LIBSVM text; return how many.
 
     `libsvm:PATH` of the text gives every rank the same rows as `adult:DIR` does, for any seed.
     """
     if path.suffix not in (".npz", *_TEXT):
-        raise ConfigError(f"expected a file name that ends with .npz, {', '.join(_TEXT)}, got {str(path)!r}")
+        raise ConfigError(f"expected a file name that ends with .npz, {', '.join(_TEXT)}, found {str(path)!r}")
     rows, labels = source.whole()
     if path.suffix == ".npz":
         write_npz(path, rows, labels)
         return len(labels)
-    with replacing(path) as stream:
+    with writing(path, private=True, durable=True, error=DataError) as stream:
         for label, row in zip(labels.tolist(), rows.matrix, strict=True):
             columns = np.flatnonzero(row)
             pairs = zip((columns + 1).tolist(), row[columns].tolist(), strict=True)
@@ -201,7 +188,7 @@ def write_whole(source: Adult, path: Path) -> int:
 def _complete_lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
     """Yield (file, line number, line) for every record without a missing value, adult.data first."""
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder: expected the one of adult.data and adult.test")
+        raise DataError(f"expected the folder of adult.data and adult.test, found no such folder: {folder}")
     cells = len(ATTRIBUTES) + 1
     for path in [_find(folder, name) for name in FILES]:
         for number, line in data_lines(path):
@@ -220,7 +207,7 @@ def _find(folder: Path, name: str) -> Path:
     for suffix in ("", ".gz", ".bz2", ".xz"):
         if (path := folder / f"{name}{suffix}").exists():
             return path
-    raise DataError(f"{folder / name}: no such file, nor with .gz, .bz2 or .xz: download it from the UCI collection")
+    raise DataError(f"expected {folder / name}, plain or .gz, .bz2, .xz, found no such file: download it from UCI")
 
 
 def _record(path: Path, number: int, line: bytes) -> tuple[list[int], list[int], float]:
@@ -229,21 +216,16 @@ def _record(path: Path, number: int, line: bytes) -> tuple[list[int], list[int],
     numbers, columns = [], []
     for k, name in _NUMBERS:
         if not cells[k].isdigit() or len(cells[k]) > _DIGITS:
-            raise DataError(f"{path}:{number}: expected a whole number as {name}, found {_show(cells[k])}")
+            raise DataError(f"{path}:{number}: expected a whole number as {name}, found {shown_bytes(cells[k])}")
         numbers.append(int(cells[k]))
     for k, name, known in _CATEGORIES:
         if (column := known.get(cells[k])) is None:
             close = nearest(cells[k].decode("ascii", "replace"), map(bytes.decode, known))
             raise DataError(
                 f"{path}:{number}: expected one of {len(known)} categories of {name} that complete records have, "
-                f"found {_show(cells[k])}{close}: mend or drop the record"
+                f"found {shown_bytes(cells[k])}{close}: mend or drop the record"
             )
         columns.append(column)
     if (label := _LABELS.get(cells[-1].removesuffix(b"."))) is None:  # adult.test ends its lines with a period
-        raise DataError(f"{path}:{number}: expected >50K or <=50K as label, found {_show(cells[-1])}")
+        raise DataError(f"{path}:{number}: expected >50K or <=50K as label, found {shown_bytes(cells[-1])}")
     return numbers, columns, label  # (4)
-
-
-def _show(cell: bytes) -> str:
-    """Return a cell as it may be printed: on one line, and not a whole file long."""
-    return repr(cell[:40].decode("ascii", "replace"))

@@ -1,6 +1,6 @@
-"""Codebooks: what the parties agree on before anybody looks at data, and what a cell of a table becomes by it.
+"""Codebooks: public rules, agreed on before anybody looks at data, that turn the cells of a table into numbers.
 
-A codebook (TOML) says what becomes of which column. With v the cell of a record, public numbers low < high, and [s, t]
+A codebook (TOML) has a rule for each column. With v the cell of a record, public numbers low < high, and [s, t]
 one of [0, 1] and [-1, 1],
 
     number:    s + (t - s) (min(max(v, low), high) - low) / (high - low)                                            (1)
@@ -18,15 +18,15 @@ import hashlib
 import json
 import math
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from dpmpi.data.streams import MOST_FEATURES
+from dpmpi.core.files import read_toml
+from dpmpi.core.tables import TomlTable
+from dpmpi.data.file_reading import MOST_FEATURES
 from dpmpi.errors import ConfigError, nearest
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
@@ -73,11 +73,11 @@ class Number:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the columns that it becomes."""
+        """The names of its coded columns."""
         return (self.column, *((f"{self.column} is missing",) if self.missing == "column" else ()))
 
     def code(self, cell: str, decimal: str) -> tuple[int, float]:
-        """Return in which of its columns which value stands; raise `ValueError` with what was expected."""
+        """Return (position among its columns, value); raise `ValueError` that says what was expected."""
         if not _NUMBER.fullmatch(text := cell if decimal == "." else cell.translate({44: ".", 46: ","})):
             other = "comma" if decimal == "." and "," in cell else "point" if decimal == "," and "." in cell else None
             raise ValueError("expected a number" + (f" (--decimal {other} if it is one)" if other else ""))
@@ -96,12 +96,12 @@ class Category:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the columns that it becomes."""
+        """The names of its coded columns."""
         more = (*(("is another",) if self.other else ()), *(("is missing",) if self.missing == "column" else ()))
         return (*(f"{self.column}={word}" for word in self.categories), *(f"{self.column} {text}" for text in more))
 
     def code(self, cell: str, decimal: str) -> tuple[int, float]:
-        """Return in which of its columns which value stands; raise `ValueError` with what was expected."""
+        """Return (position among its columns, value); raise `ValueError` that says what was expected."""
         if (place := self._places.get(cell)) is not None:
             return place, 1.0  # (2)
         if self.other:
@@ -123,15 +123,18 @@ class Classes:
     missing: Missing
 
     def code(self, cell: str, decimal: str) -> tuple[int, float]:
-        """Return 0 and the label; raise `ValueError` with what was expected."""
+        """Return 0 and the label; raise `ValueError` that says what was expected."""
         if cell not in self.classes:
             raise ValueError(f"expected {self.classes[0]!r} or {self.classes[1]!r}")
         return 0, 1.0 if cell == self.classes[1] else -1.0  # (4)
 
 
+Column: TypeAlias = Classes | Number | Category
+
+
 @dataclass(frozen=True, slots=True)
 class Codebook:
-    """What becomes of a table; `separator` (None: as its header tells) and `decimal` say how it is written."""
+    """The rules for a table; `separator` (None: detected from the header) and `decimal` describe its format."""
 
     label: Classes | Number
     columns: tuple[Number | Category, ...]
@@ -147,7 +150,7 @@ class Codebook:
 
     @property
     def digest(self) -> str:
-        """Return 16 hexadecimal digits that are the same for codebooks that code alike."""
+        """Return 16 hexadecimal digits that are the same for equivalent codebooks."""
         parts = [(type(one).__name__, astuple(one)) for one in self.all]
         text = json.dumps([parts, sorted(set(self.missing_words)), self.bias])
         digits = hashlib.sha256(text.encode()).hexdigest()
@@ -155,142 +158,107 @@ class Codebook:
 
     @property
     def sparse(self) -> bool:
-        """Whether so few of its columns are not 0 for a record that rows are stored sparse."""
+        """Whether rows are stored sparse, because few of the columns of a record are not 0."""
         return len(self.features) > _SPARSE_FROM * (len(self.columns) + self.bias)
 
     @property
-    def all(self) -> tuple[Classes | Number | Category, ...]:
+    def all(self) -> tuple[Column, ...]:
         """The label and the columns."""
         return (self.label, *self.columns)
 
 
 def read_codebook(path: Path) -> Codebook:
-    """Read a codebook; raise `ConfigError` for one that does not say all, or says something unknown."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the codebook {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not TOML: {error!s:.200}") from error
-    try:
-        codebook = _codebook(table)
-    except ValueError as error:  # ours, or Python's, which does not print integers of thousands of digits
-        raise ConfigError(f"{path}: {error}") from error
+    """Read a codebook; raise `ConfigError` for a key that is missing, unknown or of the wrong type."""
+    book = TomlTable(read_toml(path, "the codebook"), str(path))
+    book.only("label", "columns", "missing-words", "bias", "separator", "decimal")
+    words = book.get("missing-words", list, [""], expected='["", "NA"] or other words', valid=_are_words)
+    label, columns = book.table("label"), book.table("columns")
+    name = label.get("column", str, expected='"NAME"', valid=lambda name: _are_words([name]))
+    if not _are_words([*columns.content]):
+        raise ConfigError(f"{path}: expected a table [columns.NAME] for every feature, found none or a strange name")
+    if name in columns.content:
+        raise ConfigError(f"{path}: expected no feature that is the label, found [columns.{name}]: drop it")
+    codebook = Codebook(
+        _label(name, label),
+        tuple(_column(key, columns.table(key)) for key in columns.content),
+        tuple(words),
+        book.get("bias", bool, False),
+        book.get("separator", tuple(SEPARATORS), None),
+        book.get("decimal", tuple(DECIMALS), "point"),
+    )
+    for one in codebook.all:
+        for word in set(words) & set(getattr(one, "categories", getattr(one, "classes", ()))):
+            raise ConfigError(
+                f"{path}: expected no value among missing-words, found {word!r} of column {one.column}: drop either"
+            )
+    if len(codebook.features) > MOST_FEATURES:
+        raise ConfigError(f"{path}: expected at most {MOST_FEATURES} columns, found {len(codebook.features)}")
     return codebook
 
 
-def _codebook(table: Mapping[str, Any]) -> Codebook:
-    known = ("label", "columns", "missing-words", "bias", "separator", "decimal")
-    _check_keys("the codebook", table, known)
-    words = table.get("missing-words", [""])
-    if not _are_words(words):
-        raise ConfigError(f'expected missing-words = ["", "NA"] or other words, found {words!r:.80}')
-    if not isinstance(bias := table.get("bias", False), bool):
-        raise ConfigError(f"expected bias = true or false, found {bias!r:.80}")
-    separator, decimal = table.get("separator"), table.get("decimal", "point")
-    _check_writing(separator, decimal)
-    label, columns = table.get("label"), table.get("columns")
-    if not isinstance(label, dict) or not _are_words([label.get("column")]):
-        raise ConfigError('expected a table [label] with column = "NAME", found none')
-    if not isinstance(columns, dict) or not _are_words(list(columns)):
+def _label(name: str, table: TomlTable) -> Classes | Number:
+    """Return the label that the table [label] describes."""
+    if _is_number(table, "classes"):
+        table.only("column", "range", "scale", "missing")
+        return Number(name, *_range(table), _scale(table, (-1.0, 1.0)), table.get("missing", ("drop",), None))
+    table.only("column", "classes", "missing")
+    no, *yes = _different_words(table, "classes")
+    if len(yes) != 1:
+        raise ConfigError(f"{table.where}: expected two classes, that of -1 and that of +1, found {len(yes) + 1}")
+    return Classes(name, (no, yes[0]), table.get("missing", ("drop",), None))
+
+
+def _column(name: str, table: TomlTable) -> Number | Category:
+    """Return the column that the table [columns.NAME] describes."""
+    missing = table.get("missing", ("drop", "column"), None)
+    if _is_number(table, "categories"):
+        table.only("range", "scale", "missing")
+        return Number(name, *_range(table), _scale(table, (0.0, 1.0)), missing)
+    table.only("categories", "other", "missing")
+    return Category(name, _different_words(table, "categories"), table.get("other", bool, False), missing)
+
+
+def _is_number(table: TomlTable, words: str) -> bool:
+    """Return whether a table has a range, and not words; raise `ConfigError` unless it has one of the two."""
+    if ("range" in table.content) == (words in table.content):
         raise ConfigError(
-            "expected a table [columns.NAME] for every column to learn from, found none or a strange name"
+            f"{table.where}: expected either range = [low, high] or {words} = [...], found both or neither"
         )
-    name = label["column"]
-    if name in columns:
-        raise ConfigError(f"column {name} is the label: a model must not learn from it, leave [columns.{name}] out")
-    others = tuple(_column(f"[columns.{key}]", key, keys) for key, keys in columns.items())
-    found = Codebook(_label(name, label), others, tuple(words), bias, separator, decimal)
-    for one in found.all:
-        for word in set(words) & set(getattr(one, "categories", getattr(one, "classes", ()))):
-            raise ConfigError(f"column {one.column}: {word!r} is among its values and among missing-words: decide")
-    if len(found.features) > MOST_FEATURES:
-        raise ConfigError(f"expected at most {MOST_FEATURES} columns, found {len(found.features)}")
-    return found
+    return "range" in table.content
 
 
-def _check_writing(separator: object, decimal: object) -> None:
-    for name, value, known in (("separator", separator, SEPARATORS), ("decimal", decimal, DECIMALS)):
-        if value is not None and value not in list(known):
-            raise ConfigError(f"expected {name} to be one of {', '.join(known)}, found {value!r:.80}")
-
-
-def _label(name: str, keys: Mapping[str, Any]) -> Classes | Number:
-    """Return the label for what stands in its table."""
-    _check_kind("[label]", keys, "classes")
-    missing = _missing("[label]", keys, ("drop",))
-    if "range" in keys:
-        _check_keys("[label]", keys, ("column", "range", "scale", "missing"))
-        return Number(name, *_range("[label]", keys), _scale("[label]", keys, (-1.0, 1.0)), missing)
-    _check_keys("[label]", keys, ("column", "classes", "missing"))
-    classes = _words("[label]", "classes", keys)
-    if len(classes) != 2:
-        raise ConfigError(f"[label]: expected two classes, that of -1 and that of +1, found {len(classes)}")
-    return Classes(name, (classes[0], classes[1]), missing)
-
-
-def _column(where: str, name: str, keys: Any) -> Number | Category:
-    """Return a column for what stands in its table."""
-    _check_kind(where, keys, "categories")
-    missing = _missing(where, keys, ("drop", "column"))
-    if "range" in keys:
-        _check_keys(where, keys, ("range", "scale", "missing"))
-        return Number(name, *_range(where, keys), _scale(where, keys, (0.0, 1.0)), missing)
-    _check_keys(where, keys, ("categories", "other", "missing"))
-    if not isinstance(other := keys.get("other", False), bool):
-        raise ConfigError(f"{where}: expected other = true or false, found {other!r:.80}")
-    return Category(name, _words(where, "categories", keys), other, missing)
-
-
-def _check_kind(where: str, keys: Any, words: str) -> None:
-    if not isinstance(keys, dict) or ("range" in keys) == (words in keys):
-        raise ConfigError(f"{where}: expected either range = [low, high] or {words} = [...], found both or neither")
-
-
-def _check_keys(where: str, found: Mapping[str, Any], known: Sequence[str]) -> None:
-    for key in found:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key[:80]!r}, expected {', '.join(known)}{nearest(key, known)}")
-
-
-def _missing(where: str, keys: Mapping[str, Any], known: Sequence[Missing]) -> Missing:
-    for word in (None, *known):
-        if keys.get("missing") == word:
-            return word
-    expected = " or ".join(f'"{word}"' for word in known)
-    raise ConfigError(f"{where}: expected missing = {expected}, found {keys['missing']!r:.80}")
-
-
-def _are_words(values: Any) -> bool:
+def _are_words(values: list[Any]) -> bool:
     """Return whether cells could hold these values: words on one line, without space around them, and not too long."""
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        return False
-    return bool(values) and all(v.isprintable() and v == v.strip() and len(v) <= _LONGEST_WORD for v in values)
+    return bool(values) and all(
+        isinstance(v, str) and v.isprintable() and v == v.strip() and len(v) <= _LONGEST_WORD for v in values
+    )
 
 
-def _words(where: str, key: str, keys: Mapping[str, Any]) -> tuple[str, ...]:
-    values = keys[key]
-    if not _are_words(values) or len(set(values)) < len(values):
-        raise ConfigError(f"{where}: expected {key} = [...] of different words in quotes, found {values!r:.80}")
-    return tuple(values)
+def _different_words(table: TomlTable, key: str) -> tuple[str, ...]:
+    """Return a list of words of which no two are the same."""
+    words = table.get(key, list, expected="[...] of different words in quotes", valid=_are_words)
+    if len(set(words)) < len(words):
+        raise table.fault(key, "[...] of different words in quotes")
+    return tuple(words)
 
 
-def _range(where: str, keys: Mapping[str, Any]) -> tuple[float, float]:
+def _range(table: TomlTable) -> tuple[float, float]:
     """Return two numbers in order, near enough to each other for their distance to be a number."""
-    values = keys["range"]
-    if isinstance(values, list) and len(values) == 2 and {type(value) for value in values} <= {int, float}:
+
+    def valid(values: list[Any]) -> bool:
+        if len(values) != 2 or not {type(value) for value in values} <= {int, float}:
+            return False
         try:
-            low, high = map(float, values)
+            return values[0] < values[1] and math.isfinite(float(values[1]) - float(values[0]))
         except OverflowError:
-            low = high = math.inf
-        if low < high and math.isfinite(high - low):
-            return low, high
-    raise ConfigError(f"{where}: expected range = [low, high] with numbers low < high, found {values!r:.80}")
+            return False
+
+    low, high = table.get("range", list, expected="[low, high] with numbers low < high", valid=valid)
+    return float(low), float(high)
 
 
-def _scale(where: str, keys: Mapping[str, Any], default: tuple[float, float]) -> tuple[float, float]:
-    found = keys.get("scale", list(default))
-    for known in ((0.0, 1.0), (-1.0, 1.0)):
-        if found == list(known):
-            return known
-    raise ConfigError(f"{where}: expected scale = [0, 1] or [-1, 1], found {found!r:.80}")
+def _scale(table: TomlTable, default: tuple[float, float]) -> tuple[float, float]:
+    """Return one of the two intervals that a range is mapped to."""
+    known = ([0, 1], [-1, 1])
+    low, high = table.get("scale", list, default, expected="[0, 1] or [-1, 1]", valid=lambda found: found in known)
+    return float(low), float(high)

@@ -14,35 +14,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Self
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal_shuffled, signs, training_rows
-from dpmpi.data.streams import MOST_FEATURES, numbered_lines
-from dpmpi.errors import ConfigError, DataError
-from dpmpi.rows import Csr, Dense, Rows, scale_rows, take
+from dpmpi.data.file_reading import MOST_FEATURES, numbered_lines, shown_bytes
+from dpmpi.data.source import FileSource, Shard, Survey, signs
+from dpmpi.errors import DataError
+from dpmpi.problem.rows import Csr, Dense, Rows, scale_rows, take
 
 _MAX_INDEX = 2**31 - 1
 _DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
 
 
 @dataclass(frozen=True, slots=True)
-class LibsvmFile:
+class LibsvmFile(FileSource):
     """`libsvm:PATH`: a file that every rank can read and of which it keeps its own rows only."""
 
-    private: ClassVar[bool] = False
-
-    settings: Settings
-    path: Path
-
-    @classmethod
-    def parse(cls, text: str, settings: Settings) -> Self:
-        """Return the source for a path."""
-        if not text:
-            raise ConfigError("libsvm: takes the path of a file, as in libsvm:data/a9a.bz2")
-        return cls(settings, Path(text))
+    name = "libsvm"
+    wanted = "the path of a file, as in libsvm:data/a9a.bz2"
 
     def survey(self) -> Survey:
         """Count rows, features, numbers and label values; numbers are parsed by the rank that keeps them."""
@@ -66,29 +56,22 @@ class LibsvmFile:
         _check_found(self.path, rows, features)
         return Survey(rows, features, tuple(sorted(labels)), nonzeros)
 
-    def training_rows(self, survey: Survey) -> int:
-        """Return how many rows are left when the held-out ones are gone."""
-        return training_rows(self.settings, survey.rows, f"{self.path} has {survey.rows} rows")
-
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rows of `rank`, in the order of the permutation."""
         survey = survey or self.survey()
-        trains = self.training_rows(survey)
-        check_dealt(trains, size, str(self.path))
-        mine, n = deal_shuffled(self.settings, survey.rows, trains, rank, size)
+        mine, n = self.deal(survey, rank, size)
         in_file = np.argsort(mine)
         found, labels = read_rows(self.path, survey, mine[in_file].tolist())
-        if self.settings.binary:
+        if self.options.binary:
             labels = signs(labels, survey.labels, str(self.path))
-        place = np.empty_like(in_file)
-        place[in_file] = np.arange(len(mine))
+        place = np.argsort(in_file)
         dense = survey.nonzeros > _DENSE_FROM * survey.rows * survey.features
         parts = []
         for positions in (place[:n], place[n:]):
             rows = take(found, positions)
             if dense:
                 rows = to_dense(rows)
-            if self.settings.normalize:
+            if self.options.normalize:
                 scale_rows(rows, 1.0)
             parts.append((rows, labels[positions]))
         return Shard(*parts[0], *parts[1])
@@ -117,7 +100,9 @@ def read_rows(path: Path, survey: Survey | None = None, wanted: Sequence[int] | 
         values.extend(numbers)
         ends.append(len(columns))
     if survey and row + 1 != survey.rows:
-        raise DataError(f"{path}: {survey.rows} rows in the first pass, {row + 1} now: the file changed while in use")
+        raise DataError(
+            f"{path}: expected the {survey.rows} rows of the first pass, found {row + 1}: the file changed while in use"
+        )
     zero_based = np.asarray(columns)
     dimension = survey.features if survey else int(zero_based.max(initial=0))
     _check_found(path, row + 1, dimension)
@@ -136,9 +121,9 @@ def to_dense(rows: Rows) -> Dense:
 
 def _check_found(path: Path, rows: int, features: int) -> None:
     if rows == 0:
-        raise DataError(f"{path}: no rows: expected lines of `label index:value ...`")
+        raise DataError(f"{path}: expected lines of `label index:value ...`, found none")
     if features == 0:
-        raise DataError(f"{path}: {rows} rows without a single index:value")
+        raise DataError(f"{path}: expected index:value in some of {rows} rows, found none")
     if features > MOST_FEATURES:
         raise DataError(f"{path}: expected at most {MOST_FEATURES} features, found index {features}: is it damaged?")
 
@@ -167,37 +152,36 @@ def _pairs(path: Path, number: int, tokens: list[bytes], limit: int) -> tuple[li
     for token in tokens:  # slow, to name the token
         index, _ = _pair(path, number, token)
         if index <= previous:
-            raise DataError(f"{path}:{number}: indices must ascend, found {index} after {previous}")
+            raise DataError(f"{path}:{number}: expected ascending indices, found {index} after {previous}")
         previous = index
     raise DataError(
-        f"{path}:{number}: index {previous} where the first pass found none above {limit}: the file changed"
+        f"{path}:{number}: expected indices up to {limit} as in the first pass, found {previous}: the file changed"
     )
 
 
 def _pair(path: Path, number: int, token: bytes) -> tuple[int, float]:
-    """Return one `index:value`, or say what is wrong with it."""
+    """Return one `index:value`; raise `DataError` that names what is wrong."""
     try:
         _no_underscore(token)
         index_text, value_text = token.split(b":")
         index, value = int(index_text), float(value_text)
     except ValueError:
-        raise DataError(f"{path}:{number}: expected index:value, found {_show(token)}") from None
+        raise DataError(f"{path}:{number}: expected index:value, found {shown_bytes(token)}") from None
     if not 1 <= index <= _MAX_INDEX:
-        raise DataError(f"{path}:{number}: indices start at 1 and end at {_MAX_INDEX}, found {_show(token)}")
+        raise DataError(f"{path}:{number}: expected an index from 1 to {_MAX_INDEX}, found {shown_bytes(token)}")
     if not math.isfinite(value):
-        raise DataError(f"{path}:{number}: values must be finite, found {_show(token)}")
+        raise DataError(f"{path}:{number}: expected a finite value, found {shown_bytes(token)}")
     return index, value
 
 
 def _label(path: Path, number: int, token: bytes) -> float:
-    """Return the label of a line."""
     try:
         _no_underscore(token)
         label = float(token)
     except ValueError:
         label = math.nan
     if not math.isfinite(label):
-        raise DataError(f"{path}:{number}: expected a number as label, found {_show(token)}")
+        raise DataError(f"{path}:{number}: expected a number as label, found {shown_bytes(token)}")
     return label
 
 
@@ -205,9 +189,3 @@ def _no_underscore(text: bytes) -> None:
     """Raise `ValueError` for digits grouped as in 1_000, which Python takes for a number and other readers do not."""
     if b"_" in text:
         raise ValueError
-
-
-def _show(token: bytes) -> str:
-    """Return a token as it may be printed: on one line, and not a whole file long."""
-    text = repr(token[:40].decode("utf-8", "replace"))
-    return text if len(token) <= 40 else f"{text[:-1]}...'"

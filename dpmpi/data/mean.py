@@ -24,29 +24,25 @@ with its own generator: the same bits come out whichever rank asks for the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, parse_options
+from dpmpi.data.source import GeneratedSource, Shard, Survey, check_dealt, deal
 from dpmpi.errors import ConfigError
+from dpmpi.problem.rows import Dense
 from dpmpi.rng import public_generator
-from dpmpi.rows import Dense
 
 _BLOCK = 128
 _BLOCK_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between the passes of the rejection
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(GeneratedSource):
     """`mean:radius=1,dimension=10,samples=1000,centre=0.7,spread=1`: points in a cube, for --loss mean."""
 
-    private: ClassVar[bool] = False
-
-    settings: Settings
+    name = "mean"
     radius: float = 1.0
     """R: every coordinate lies in [-R, R]."""
     dimension: int = 10
@@ -56,42 +52,25 @@ class Mean:
     spread: float = 1.0
     """s, in absolute units."""
 
-    @classmethod
-    def parse(cls, text: str, settings: Settings) -> Self:
-        """Return the source for `key=value` options separated by commas."""
-        known: dict[str, Callable[[str], object]] = {
-            "radius": float, "dimension": int, "samples": int, "centre": float, "spread": float,
-        }  # fmt: skip
-        options = parse_options("mean", text, known)
-        if settings.samples is not None:
-            options["samples"] = settings.samples
-        source = cls(settings, **options)  # type: ignore[arg-type]  # each value was made by its own converter
-        source.check()
-        return source
-
     def check(self) -> None:
         """Raise `ConfigError` for options that make no data."""
         for name in ("samples", "dimension"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"mean: {name} must be at least 1, got {getattr(self, name)}")
+                raise ConfigError(f"mean: expected {name} >= 1, found {getattr(self, name)}")
         for name in ("radius", "spread"):
             if not 1e-100 <= getattr(self, name) <= 1e100:
-                raise ConfigError(f"mean: {name} must lie in 1e-100 ... 1e100, got {getattr(self, name)}")
+                raise ConfigError(f"mean: expected {name} in 1e-100 ... 1e100, found {getattr(self, name)}")
         if not -1.0 <= self.centre <= 1.0:
-            raise ConfigError(f"mean: centre is in units of the radius and must lie in -1 ... 1, got {self.centre}")
-        if self.settings.test_fraction:
+            raise ConfigError(f"mean: expected a centre in -1 ... 1, in units of the radius, found {self.centre}")
+        if self.options.test_fraction:
+            fraction = self.options.test_fraction
             raise ConfigError(
-                f"mean: a mean has no accuracy to hold rows out for, got a test fraction of "
-                f"{self.settings.test_fraction}: leave it out"
+                f"mean: expected no test fraction, as a mean has no accuracy, found {fraction}: leave it out"
             )
 
     def survey(self) -> Survey:
         """Return the sizes, which are known without looking."""
         return Survey(self.samples, self.dimension, (), self.samples * self.dimension)
-
-    def training_rows(self, survey: Survey) -> int:
-        """Return `samples`: nothing is held out."""
-        return self.samples
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Generate the rows of `rank`; their labels are zeros, which nobody uses."""
@@ -106,7 +85,7 @@ class Mean:
         for block in range(wanted.start // height, -(-wanted.stop // height)):
             first = block * height
             start, stop = max(first, wanted.start), min(first + height, wanted.stop)
-            points = self._block(public_generator(self.settings.seed, "mean", block), height)
+            points = self._block(public_generator(self.options.seed, "mean", block), height)
             rows[start - wanted.start : stop - wanted.start] = points[start - first : stop - first]
         return np.clip(rows, -self.radius, self.radius, out=rows)
 

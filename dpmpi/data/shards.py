@@ -9,78 +9,70 @@ Class labels are -1/+1 or 0/1. 1/2 is refused: a shard that holds one class only
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Source, Survey, held_out
+from dpmpi.core.files import writing
+from dpmpi.data.file_reading import MOST_FEATURES, MOST_TIMES, largest_content, open_file
 from dpmpi.data.libsvm import read_rows
-from dpmpi.data.streams import MOST_FEATURES, MOST_TIMES, largest_content, open_file
+from dpmpi.data.source import Shard, Source, SourceOptions, Survey, held_out
 from dpmpi.errors import ConfigError, DataError
+from dpmpi.problem.rows import Csr, Dense, Rows, check_finite, scale_rows, take
 from dpmpi.rng import public_generator
-from dpmpi.rows import Csr, Dense, Rows, check_finite, scale_rows, take
 
 
 @dataclass(frozen=True, slots=True)
-class ShardFiles:
+class ShardFiles(Source):
     """`shards:PATTERN`: one file per rank, e.g. `shards:/secret/part-{rank:03d}.npz`."""
 
-    private: ClassVar[bool] = True
-
-    settings: Settings
+    name = "shards"
+    private = True
     pattern: str
 
     @classmethod
-    def parse(cls, text: str, settings: Settings) -> Self:
+    def parse(cls, text: str, options: SourceOptions) -> Self:
         """Return the source for a pattern."""
         shard_path(text, 0)
-        if settings.samples is not None:
-            raise ConfigError(
-                f"samples={settings.samples} does not apply to shards, of which a rank uses all rows: leave it out"
-            )
-        return cls(settings, text)
-
-    def survey(self) -> None:
-        """Return None: nobody looks at another rank's file."""
-        return
+        if options.samples is not None:
+            raise ConfigError(f"expected no samples for shards, used whole, found {options.samples}: leave it out")
+        return cls(options, text)
 
     def training_rows(self, survey: Survey) -> int:
         """Raise `ConfigError`: nobody looks at another rank's file."""
-        raise ConfigError("the number of rows of a shard is known to its rank alone")
+        raise ConfigError("expected data whose rows can be counted, found shards, which their ranks alone know")
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Read the rank's own file; the test rows are the last ones after a shuffle."""
         path = shard_path(self.pattern, rank)
         if not path.exists():
-            raise DataError(f"shard of rank {rank} not found: {path}")
-        rows, labels = read_npz(path) if path.suffix == ".npz" else _read_text(path, rank, self.settings.dimension)
+            raise DataError(f"cannot read the shard of rank {rank}: no such file {path}")
+        rows, labels = read_npz(path) if path.suffix == ".npz" else _read_text(path, rank, self.options.dimension)
         if rows.count == 0 or rows.dimension == 0:
-            raise DataError(
-                f"{path}: the shard has {rows.count} rows of {rows.dimension} features, both must be above 0"
-            )
-        if self.settings.binary:
+            raise DataError(f"{path}: expected rows and features, found {rows.count} rows of {rows.dimension} features")
+        if self.options.binary:
             labels = _signs(labels, path)
-        tests = held_out(rows.count, self.settings.test_fraction)
+        tests = held_out(rows.count, self.options.test_fraction)
         if tests == rows.count:
+            fraction = self.options.test_fraction
             raise DataError(
-                f"{path}: a test fraction of {self.settings.test_fraction} leaves none of {rows.count} rows to train on"
+                f"{path}: expected rows to train on, found none of {rows.count} at test fraction {fraction}"
             )
         if tests:
-            order = public_generator(self.settings.seed, "shuffle", rank).permutation(rows.count)
+            order = public_generator(self.options.seed, "shuffle", rank).permutation(rows.count)
             train, test = order[:-tests], order[-tests:]
             shard = Shard(take(rows, train), labels[train], take(rows, test), labels[test])
         else:
             nothing = np.empty(0, np.intp)
             shard = Shard(rows, labels, take(rows, nothing), labels[nothing])
-        if self.settings.normalize:
+        if self.options.normalize:
             scale_rows(shard.rows, 1.0)
             scale_rows(shard.test_rows, 1.0)
         return shard
@@ -92,14 +84,16 @@ def _read_text(path: Path, rank: int, dimension: int | None) -> tuple[Rows, Arra
     The number of features, and so the length of every message, must not depend on the records: it is declared.
     """
     if dimension is None:
-        raise ConfigError("shards as text do not say how many features there are: give --dimension M")
+        raise ConfigError(
+            "expected --dimension M for shards as text, which do not say how many features there are, found none"
+        )
     try:
         rows, labels = read_rows(path)
         if rows.dimension > dimension:
-            raise DataError(f"{path}: a feature number is above the --dimension {dimension}")
+            raise DataError(f"{path}: expected feature numbers up to --dimension {dimension}, found a larger one")
         return Csr(rows.indptr, rows.indices, rows.data, dimension), labels
     except DataError as error:
-        told = str(error).partition(", found")[0].partition(", got")[0]
+        told = str(error).partition(", found")[0]
         raise DataError(f"shard of rank {rank}: {told}; what was found is private and not shown") from error
 
 
@@ -108,7 +102,7 @@ def shard_path(pattern: str, rank: int) -> Path:
     path, places = re.subn(r"\{rank(?::0?(\d)d)?\}", lambda found: f"{rank:0{found[1] or 1}d}", pattern)
     if places == 0 or "{" in path or "}" in path:
         raise ConfigError(
-            f"a pattern of shards must hold {{rank}} or e.g. {{rank:03d}} and no other field, got {pattern!r}"
+            f"expected a pattern of shards with {{rank}} or e.g. {{rank:03d}} and no other field, found {pattern!r}"
         )
     return Path(path)
 
@@ -119,16 +113,15 @@ def write_shards(source: Source, size: int, pattern: str, progress: Callable[[in
     All rows are written: test rows are held out when the shards are loaded. `progress(done)` is called after each file.
     """
     if shard_path(pattern, 0).suffix != ".npz":
-        raise ConfigError(f"shards are written as .npz files, got the pattern {pattern!r}")
+        raise ConfigError(f"expected a pattern that ends with .npz, found {pattern!r}")
     if size < 1:
-        raise ConfigError(f"shards are cut for at least one rank, got {size}")
-    whole: Any = source
-    whole = replace(whole, settings=replace(source.settings, test_fraction=0.0))
+        raise ConfigError(f"expected shards for at least one rank, found {size}")
+    whole = replace(source, options=replace(source.options, test_fraction=0.0))
     survey = whole.survey()
     paths = []
     for rank in range(size):
         path = shard_path(pattern, rank)
-        shard: Shard = whole.load(survey, rank, size)
+        shard = whole.load(survey, rank, size)
         write_npz(path, shard.rows, shard.labels)
         paths.append(path)
         progress(rank + 1)
@@ -136,36 +129,18 @@ def write_shards(source: Source, size: int, pattern: str, progress: Callable[[in
 
 
 def write_npz(path: Path, rows: Rows, labels: Array) -> None:
-    """Write one shard, readable by its owner only, under a temporary name that is renamed when it is complete."""
+    """Write one shard, readable by its owner only."""
     arrays: dict[str, Any] = {"y": labels}
     if isinstance(rows, Dense):
         arrays["X"] = rows.matrix
     else:
         arrays |= {"indptr": rows.indptr, "indices": rows.indices, "data": rows.data, "dimension": rows.dimension}
-    with replacing(path) as stream:
+    with writing(path, private=True, durable=True, error=DataError) as stream:
         np.savez(stream, **arrays)
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a new file, readable by its owner only, that takes the place of `path` once it is whole and on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
 def read_npz(path: Path) -> tuple[Rows, Array]:
-    """Read what `write_npz` wrote; raise `DataError` for anything else, NaN and infinity included."""
+    """Read a file of `write_npz`; raise `DataError` for anything else, NaN and infinity included."""
     found = _read_arrays(path)
     names = set(found)
     if names not in ({"X", "y"}, {"indptr", "indices", "data", "dimension", "y"}):
@@ -175,7 +150,7 @@ def read_npz(path: Path) -> tuple[Rows, Array]:
         )
     for name, values in found.items():
         if values.dtype.kind not in "fiub" or (values.dtype.kind == "f" and name in ("indptr", "indices", "dimension")):
-            raise DataError(f"{path}: the array {name} holds {values.dtype}, expected numbers")
+            raise DataError(f"{path}: expected numbers in the array {name}, found {values.dtype}")
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large for a float64 becomes infinite
             labels = np.ascontiguousarray(found["y"], np.float64)
@@ -186,9 +161,9 @@ def read_npz(path: Path) -> tuple[Rows, Array]:
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     if labels.shape != (rows.count,):
-        raise DataError(f"{path}: {rows.count} rows and labels of shape {labels.shape}: expected one label per row")
+        raise DataError(f"{path}: expected one label for each of {rows.count} rows, found shape {labels.shape}")
     if not np.isfinite(labels).all():
-        raise DataError(f"{path}: the label of row {int(np.argmin(np.isfinite(labels)))} is not finite")
+        raise DataError(f"{path}: expected finite labels, found another in row {int(np.argmin(np.isfinite(labels)))}")
     return rows, labels
 
 
@@ -204,8 +179,8 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 members = archive.infolist()
                 if sum(member.file_size for member in members) > limit:
                     raise DataError(
-                        f"{path}: becomes larger than {limit >> 20} MB, {MOST_TIMES} times its size: "
-                        "if that is right, write it with numpy.savez, or as sparse arrays"
+                        f"{path}: expected at most {limit >> 20} MB, {MOST_TIMES} times its size, found more: if that "
+                        "is right, write it with numpy.savez, or as sparse arrays"
                     )
                 for member in members:
                     name = member.filename.removesuffix(".npy")
@@ -218,7 +193,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         except DataError:
             raise
         except Exception as error:  # zip, deflate and array headers break in a dozen ways
-            raise DataError(f"{path}: not an .npz of plain arrays ({type(error).__name__})") from error
+            raise DataError(f"{path}: expected an .npz of plain arrays, found none ({type(error).__name__})") from error
     return found
 
 
@@ -227,7 +202,9 @@ def _rows(found: dict[str, Any]) -> Rows:
         return Dense(found["X"])
     indptr, indices, data, dimension = (found[name] for name in ("indptr", "indices", "data", "dimension"))
     if dimension.ndim or any(part.ndim != 1 for part in (indptr, indices, data)):
-        raise DataError("expected vectors indptr, indices, data and one number dimension: write the file anew")
+        raise DataError(
+            "expected vectors indptr, indices, data and one number dimension, found other shapes: write the file anew"
+        )
     return Csr(indptr, indices, data, int(dimension))
 
 
@@ -236,7 +213,7 @@ def _signs(labels: Array, path: Path) -> Array:
     values = sorted(set(np.unique(labels).tolist()))
     if not (set(values) <= {-1.0, 1.0} or set(values) <= {0.0, 1.0}):
         raise DataError(  # without the labels that were found: the message goes to all ranks
-            f"{path}: the class labels of a shard must be -1/+1 or 0/1, found others: recode them, "
-            "or use --loss squared for real labels"
+            f"{path}: expected class labels -1/+1 or 0/1, found others: recode them, or use --loss squared for real "
+            "labels"
         )
     return np.where(labels == 1.0, 1.0, -1.0)

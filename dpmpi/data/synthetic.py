@@ -31,17 +31,16 @@ bits come out whichever rank asks for the row, and nothing is ever larger than a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.base import Settings, Shard, Survey, check_dealt, deal, held_out, parse_options
+from dpmpi.data.source import GeneratedSource, Shard, SourceOptions, Survey, check_dealt, deal, held_out
 from dpmpi.errors import ConfigError, nearest
+from dpmpi.problem.rows import Csr, Dense, Positions, Rows
 from dpmpi.rng import public_generator
-from dpmpi.rows import Csr, Dense, Positions, Rows
 
 Task: TypeAlias = Literal["svm", "logistic", "regression"]
 _TASK_OF_LOSS: dict[str, Task] = {"hinge": "svm", "logistic": "logistic", "squared": "regression"}
@@ -51,15 +50,13 @@ _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, 
 
 
 @dataclass(frozen=True, slots=True)
-class Synthetic:
+class Synthetic(GeneratedSource):
     """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0,zipf=0,shift=0,topic=0.5`.
 
     `samples` counts training rows; `shift` and `topic` belong to documents, zipf > 0.
     """
 
-    private: ClassVar[bool] = False
-
-    settings: Settings
+    name = "synthetic"
     samples: int = 2000
     features: int = 100
     task: Task = "svm"
@@ -71,50 +68,39 @@ class Synthetic:
     topic: float = 0.5
 
     @classmethod
-    def parse(cls, text: str, settings: Settings) -> Self:
-        """Return the source for `key=value` options separated by commas; the task defaults to the loss's own."""
-        known: dict[str, Callable[[str], object]] = {
-            "samples": int, "features": int, "task": str, "density": float, "flip": float,
-            "decay": float, "zipf": float, "shift": float, "topic": float,
-        }  # fmt: skip
-        options = parse_options("synthetic", text, known)
-        if settings.samples is not None:
-            options["samples"] = settings.samples
-        options.setdefault("task", _TASK_OF_LOSS.get(settings.loss, "svm"))
-        if options["task"] != "svm" and "flip" in options:
-            raise ConfigError(f"synthetic: flip belongs to task=svm, and the task is {options['task']}: leave it out")
-        if not options.get("zipf"):
-            for name in {"shift", "topic"} & options.keys():
-                raise ConfigError(f"synthetic: {name} belongs to documents, and zipf is 0: set zipf, or leave it out")
-        source = cls(settings, **options)  # type: ignore[arg-type]  # each value was made by its own converter
-        source.check()
-        return source
+    def complete(cls, given: dict[str, Any], options: SourceOptions) -> None:
+        """Add the task of the loss; raise `ConfigError` for values of another task, or of documents."""
+        given.setdefault("task", _TASK_OF_LOSS.get(options.loss, "svm"))
+        if given["task"] != "svm" and "flip" in given:
+            raise ConfigError(f"synthetic: expected flip with task=svm only, found task={given['task']}: leave it out")
+        if not given.get("zipf"):
+            for name in {"shift", "topic"} & given.keys():
+                raise ConfigError(
+                    f"synthetic: expected {name} with documents only, found zipf=0: set it, or leave it out"
+                )
 
     def check(self) -> None:
         """Raise `ConfigError` for options that make no data."""
         tasks = list(_TASK_OF_LOSS.values())
         if self.task not in tasks:
-            raise ConfigError(
-                f"synthetic: unknown task {self.task!r}, expected one of {', '.join(tasks)}{nearest(self.task, tasks)}"
-            )
-        if self.task == "regression" and self.settings.binary:
-            raise ConfigError(
-                f"synthetic: task=regression has real labels, which --loss {self.settings.loss} cannot use"
-            )
+            near = nearest(self.task, tasks)
+            raise ConfigError(f"synthetic: expected a task among {', '.join(tasks)}, found {self.task!r}{near}")
+        if self.task == "regression" and self.options.binary:
+            raise ConfigError(f"synthetic: expected --loss squared for task=regression, found {self.options.loss}")
         for name in ("samples", "features"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"synthetic: {name} must be at least 1, got {getattr(self, name)}")
+                raise ConfigError(f"synthetic: expected {name} >= 1, found {getattr(self, name)}")
         if not 0.0 < self.density <= 1.0:
-            raise ConfigError(f"synthetic: density must be above 0 and at most 1, got {self.density}")
+            raise ConfigError(f"synthetic: expected a density above 0 and at most 1, found {self.density}")
         for name, top in (("flip", 0.5), ("decay", 4.0), ("zipf", 4.0), ("shift", 1e5)):
             if not 0.0 <= getattr(self, name) <= top:
-                raise ConfigError(f"synthetic: {name} must lie in 0 ... {top:g}, got {getattr(self, name)}")
+                raise ConfigError(f"synthetic: expected {name} in 0 ... {top:g}, found {getattr(self, name)}")
         if not 0.0 < self.topic <= 4.0:
-            raise ConfigError(f"synthetic: topic must be above 0 and at most 4, got {self.topic}")
+            raise ConfigError(f"synthetic: expected a topic above 0 and at most 4, found {self.topic}")
         if self.zipf and (self.density == 1.0 or self.decay):
             raise ConfigError(
-                f"synthetic: documents, zipf={self.zipf:g}, need a density below 1 and no decay, "
-                f"got density={self.density:g}, decay={self.decay:g}: change them, or leave zipf out"
+                f"synthetic: expected a density below 1 and no decay for documents (zipf={self.zipf:g}), "
+                f"found density={self.density:g}, decay={self.decay:g}: change them, or leave zipf out"
             )
 
     @property
@@ -125,17 +111,13 @@ class Synthetic:
     @property
     def tests(self) -> int:
         """The test rows, which come on top of `samples`."""
-        return held_out(self.samples, self.settings.test_fraction)
+        return held_out(self.samples, self.options.test_fraction)
 
     def survey(self) -> Survey:
         """Return the sizes, which are known without looking."""
         rows = self.samples + self.tests
         labels = () if self.task == "regression" else (-1.0, 1.0)
         return Survey(rows, self.features, labels, rows * self.nonzeros)
-
-    def training_rows(self, survey: Survey) -> int:
-        """Return `samples`: the test rows come on top."""
-        return self.samples
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Generate the rows of `rank`; the test rows are the ones after all training rows."""
@@ -150,11 +132,11 @@ class Synthetic:
         sparse, k = self.density < 1.0, self.nonzeros
         values, labels = np.empty((len(wanted), k)), np.empty(len(wanted))
         columns = np.empty((len(wanted), k if sparse else 0), np.intp)
-        kind = _Documents.of(self) if self.zipf else _Records.of(self)
+        kind = _Documents(self) if self.zipf else _Records(self)
         height = min(_BLOCK, 1 << (max(1, _TILE_NUMBERS // k).bit_length() - 1))
         spare = _Tile(np.empty((height, k)), np.empty((height, columns.shape[1]), np.intp), np.empty(height))
         for block in range(wanted.start // _BLOCK, -(-wanted.stop // _BLOCK) if wanted else 0):
-            draw = public_generator(self.settings.seed, "rows", block)
+            draw = public_generator(self.options.seed, "rows", block)
             noise = self._label_noise(block)
             for first in range(0, _BLOCK, height):
                 start = block * _BLOCK + first - wanted.start  # where the tile lies in this rank's arrays
@@ -185,7 +167,7 @@ class Synthetic:
 
     def _label_noise(self, block: int) -> Array:
         """Return the noise of a block's labels: normal for regression, else uniform on the open interval (0, 1)."""
-        draw = public_generator(self.settings.seed, "labels", block)
+        draw = public_generator(self.options.seed, "labels", block)
         if self.task == "regression":
             return draw.standard_normal(_BLOCK)
         return draw.random(_BLOCK) * (1.0 - 2.0**-52) + 2.0**-54
@@ -208,24 +190,16 @@ def _scale(rows: Array, features: int) -> None:
     rows *= (unit / np.sqrt(np.einsum("ij,ij->i", rows, rows)))[:, np.newaxis]
 
 
-@dataclass(frozen=True, slots=True)
 class _Records:
     """Normal rows, dense or sparse."""
 
-    features: int
-    sparse: bool
-    w: Array
-    d: Array | None
-    gain: float
-
-    @classmethod
-    def of(cls, source: Synthetic) -> Self:
-        """Return what the rows of this source have in common."""
-        w = public_generator(source.settings.seed, "separator").standard_normal(source.features)
+    def __init__(self, source: Synthetic) -> None:
+        self.features, self.sparse = source.features, source.density < 1.0
+        w = public_generator(source.options.seed, "separator").standard_normal(source.features)
         w *= 1.0 / math.sqrt(np.einsum("i,i", w, w))
         d = None if source.decay == 0.0 else np.arange(1.0, source.features + 1.0) ** -source.decay
-        gain = math.sqrt(source.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
-        return cls(source.features, source.density < 1.0, w, d, gain)
+        self.w, self.d = w, d
+        self.gain = math.sqrt(source.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
 
     def fill(self, tile: _Tile, draw: np.random.Generator) -> Array:
         """Draw the rows of a tile; return their s."""
@@ -240,33 +214,19 @@ class _Records:
         return np.asarray(self.gain * s)
 
 
-@dataclass(frozen=True, slots=True)
 class _Documents:
     """Sparse rows of word weights."""
 
-    order: Positions
-    """The columns, those against the topic first."""
-    ends: Array
-    """p_j summed up in this order."""
-    against: float
-    """The sum of p_j over the columns against the topic."""
-    p: Array
-    w: Array
-    rarity: Array
-    """log(1 + 1/(k p_j))"""
-    topic: float
-
-    @classmethod
-    def of(cls, source: Synthetic) -> Self:
-        """Return the vocabulary of this source."""
+    def __init__(self, source: Synthetic) -> None:
         p = (np.arange(1.0, source.features + 1.0) + source.shift) ** -source.zipf  # (5)
         p /= p.sum()
-        w = np.where(public_generator(source.settings.seed, "separator").random(source.features) < 0.5, -1.0, 1.0)
-        order = np.argsort(w, kind="stable")
-        ends = np.cumsum(p[order])
-        against = float(ends[np.count_nonzero(w < 0.0) - 1]) if w.min() < 0.0 else 0.0
-        ends[-1] = math.inf  # whatever a draw is rounded to, it falls to a column
-        return cls(order, ends, against, p, w, np.log1p(1.0 / (source.nonzeros * p)), source.topic)
+        w = np.where(public_generator(source.options.seed, "separator").random(source.features) < 0.5, -1.0, 1.0)
+        self.p, self.w, self.topic = p, w, source.topic
+        self.rarity = np.log1p(1.0 / (source.nonzeros * p))
+        self.order = np.argsort(w, kind="stable")  # the columns against the topic come first
+        self.ends = np.cumsum(p[self.order])
+        self.against = float(self.ends[np.count_nonzero(w < 0.0) - 1]) if w.min() < 0.0 else 0.0
+        self.ends[-1] = math.inf  # whatever a draw is rounded to, it falls to a column
 
     def fill(self, tile: _Tile, draw: np.random.Generator) -> Array:
         """Draw the rows of a tile; return their s."""

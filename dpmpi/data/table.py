@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.codebook import DECIMALS, SEPARATORS, Category, Classes, Codebook, Number
+from dpmpi.data.codebook import DECIMALS, SEPARATORS, Classes, Codebook, Column
+from dpmpi.data.file_reading import numbered_lines
 from dpmpi.data.libsvm import to_dense
-from dpmpi.data.streams import numbered_lines
 from dpmpi.errors import DataError, nearest
-from dpmpi.rows import Csr, Rows, scale_rows
+from dpmpi.problem.rows import Csr, Rows, scale_rows
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
     header = next(records)[1]
     places = [(one, _place(path, header, one.column)) for one in wanted]
     labels, ends, indices, values = array("d"), array("q", [0]), array("q"), array("d")
-    dropped, decimal = 0, DECIMALS[codebook.decimal]
+    dropped = 0
     for line, cells in records:
-        coded = _code(path, line, [(one, cells[place]) for one, place in places], codebook.missing_words, decimal)
+        coded = _code(f"{path}:{line}", codebook, [(one, cells[place]) for one, place in places])
         if coded is None:
             dropped += 1
             continue
@@ -71,7 +71,9 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
             values.append(1.0)
         ends.append(len(indices))
     if not labels:
-        raise DataError(f"{path}: no records are left ({dropped} had missing values): expected lines below the header")
+        raise DataError(
+            f"{path}: expected records below the header, found none without missing values ({dropped} with)"
+        )
     rows: Rows = Csr(np.asarray(ends), np.asarray(indices), np.asarray(values), len(codebook.features))
     rows = rows if codebook.sparse else to_dense(rows)
     scale_rows(rows, 1.0)  # (5)
@@ -82,18 +84,16 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _code(
-    path: Path, line: int, cells: Iterable[tuple[Classes | Number | Category, str]], words: Sequence[str], decimal: str
-) -> list[tuple[int, float]] | None:
+def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -> list[tuple[int, float]] | None:
     """Return where in each column's own columns which value stands; None for a record to be left out."""
     found: list[tuple[int, float]] = []
-    complete = True
+    complete, decimal = True, DECIMALS[codebook.decimal]
     for column, cell in cells:
-        if cell not in words:
+        what = f"{where}: column {column.column}"
+        if cell not in codebook.missing_words:
             try:
                 found.append(column.code(cell, decimal))
             except ValueError as error:
-                what = f"{path}:{line}: column {column.column}"
                 raise DataError(f"{what}: {error}, found {cell[:40]!r}: mend the table") from None
         elif column.missing == "column" and not isinstance(column, Classes):
             found.append((len(column.features) - 1, 1.0))  # (3)
@@ -101,7 +101,7 @@ def _code(
             complete = False  # the other cells must be right all the same
         else:
             expected = 'expected missing = "drop" or "column" in the codebook, or no missing values'
-            raise DataError(f"{path}:{line}: column {column.column}: {expected}, found one")
+            raise DataError(f"{what}: {expected}, found one")
     return found if complete else None
 
 
@@ -119,7 +119,9 @@ def _records(path: Path, codebook: Codebook, wanted: Sequence[str]) -> Iterator[
         except StopIteration:
             return
         except csv.Error as error:
-            raise DataError(f"{path}:{line}: expected cells separated as declared, but {error}") from error
+            raise DataError(
+                f"{path}:{line}: expected cells separated as declared, found another line: {error}"
+            ) from error
         if width is None:
             width = len(cells)
         elif cells in ([], [""]) and width > 1:
@@ -131,7 +133,6 @@ def _records(path: Path, codebook: Codebook, wanted: Sequence[str]) -> Iterator[
 
 
 def _text(path: Path) -> Iterator[str]:
-    """Yield the lines of a file."""
     for number, line in numbered_lines(path):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")

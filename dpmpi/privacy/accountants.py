@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from dpmpi.core.files import write_file
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.renyi import renyi_epsilon
-from dpmpi.privacy.tallies import Group, Spending, flattened, groups_of, pure_sum
+from dpmpi.privacy.spending import ReleaseGroup, Spending, per_coordinate, pure_sum, release_groups
 
 ACCOUNTANT = "2"
 """Part of every cache key: to be raised whenever a figure could change."""
@@ -37,22 +37,17 @@ def rdp_epsilon(spending: Spending, delta: float) -> float:
 
     It is the certified figure where discrete Gaussians take part, elsewhere looser than `certified_epsilon`.
     """
-    groups = groups_of(spending)
-    if not groups:
-        return 0.0
-    if any(group.z == 0 for group in groups):
-        return math.inf
-    return renyi_epsilon(groups, delta)
+    return renyi_epsilon(release_groups(spending), delta)
 
 
 @lru_cache(maxsize=4096)
-def _composed(groups: tuple[Group, ...], delta: float) -> float:
+def _composed(groups: tuple[ReleaseGroup, ...], delta: float) -> float:
     if any(group.noise == "discrete-gaussian" for group in groups):
         return renyi_epsilon(groups, delta)
     vectors = [group.coordinates > 1 for group in groups]
     if all(vectors):
         return renyi_epsilon(groups, delta)
-    epsilon = min(pure_sum(groups), pld_epsilon(flattened(groups), delta))
+    epsilon = min(pure_sum(groups), pld_epsilon(per_coordinate(groups), delta))
     return epsilon if epsilon < math.inf and not any(vectors) else min(epsilon, renyi_epsilon(groups, delta))
 
 
@@ -64,7 +59,7 @@ def equal_split_pld_epsilon(spending: Spending, delta: float) -> float:
     of t/2 if one coordinate takes it all, and of t/sqrt(8) if they share it. After many releases the losses of all
     spreads are close to normal, of a variance that is largest for the equal one.
     """
-    groups = flattened(groups_of(spending), equal_split=True)
+    groups = per_coordinate(release_groups(spending), equal_split=True)
     if not groups:
         return 0.0
     return math.inf if any(group.z == 0 for group in groups) else min(pure_sum(groups), pld_epsilon(groups, delta))
@@ -77,8 +72,8 @@ def certified_epsilon(spending: Spending, delta: float, cache: Path | None = Non
     this process and, if `cache` names a file, there too.
     """
     if not 0 <= delta < 1:
-        raise ConfigError(f"delta must be in [0, 1), found {delta}")
-    groups = groups_of(spending)
+        raise ConfigError(f"expected delta in [0, 1), found {delta}")
+    groups = release_groups(spending)
     if not groups:
         return 0.0
     if any(group.z == 0 for group in groups):
@@ -91,7 +86,8 @@ def certified_epsilon(spending: Spending, delta: float, cache: Path | None = Non
     known = _read_cache(cache)
     if key not in known:
         known[key] = _composed(groups, delta)
-        _write_cache(cache, known)
+        with suppress(OSError):  # without the file, the next process computes the figure again
+            write_file(cache, json.dumps(known, indent=0), private=True)
     return known[key]
 
 
@@ -100,15 +96,4 @@ def _read_cache(path: Path) -> dict[str, float]:
         known = json.loads(path.read_text())
         return {key: value for key, value in known.items() if isinstance(value, float) and 0 < value < math.inf}
     except (OSError, ValueError, AttributeError, RecursionError):
-        return {}  # a cache that cannot be read is a cache that is empty
-
-
-def _write_cache(path: Path, known: dict[str, float]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        with os.fdopen(handle, "w") as file:
-            json.dump(known, file, indent=0)
-        Path(name).replace(path)
-    except OSError:
-        return  # the figure is known all the same; only the next process has to find it again
+        return {}  # a cache that cannot be read counts as empty

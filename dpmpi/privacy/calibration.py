@@ -36,17 +36,20 @@ def _round_up(x: float) -> float:
 
 def _check_target(releases: int, epsilon: float, delta: float) -> None:
     if releases < 1:
-        raise ConfigError(f"the number of releases must be at least 1, found {releases}")
+        raise ConfigError(f"expected at least 1 release, found {releases}")
     if not 0 < epsilon < math.inf:
-        raise ConfigError(f"epsilon must be positive and finite, found {epsilon}")
+        raise ConfigError(f"expected a positive and finite epsilon, found {epsilon}")
     if not 0 <= delta < 1:
-        raise ConfigError(f"delta must be in [0, 1), found {delta}")
+        raise ConfigError(f"expected delta in [0, 1), found {delta}")
 
 
 def calibrate(
-    events: Callable[[float], Mapping[ReleaseEvent, int]], epsilon: float, delta: float, cache: Path | None = None,
+    events: Callable[[float], Mapping[ReleaseEvent, int]],
+    epsilon: float,
+    delta: float,
+    cache: Path | None = None,
     spent: Mapping[ReleaseEvent, int] | None = None,
-) -> float:  # fmt: skip
+) -> float:
     """Return the smallest noise (1), rounded up: `events(sigma)` are the releases under noise of level `sigma`.
 
     They come after what was `spent`; raise `ConfigError` if that leaves nothing.
@@ -56,32 +59,36 @@ def calibrate(
     _check_target(sum(unit.values()), epsilon, delta)
     for event in unit:
         if event.noise == "none":
-            raise ConfigError("noise 'none' cannot be calibrated: choose a noise, or leave epsilon and delta out")
+            raise ConfigError(
+                "expected noise to calibrate, found 'none': choose a noise, or leave epsilon and delta out"
+            )
         if not 0 < event.sensitivity < math.inf:
-            raise ConfigError(f"the sensitivity must be positive and finite, found {event.sensitivity}")
+            raise ConfigError(f"expected a positive and finite sensitivity, found {event.sensitivity}")
         if delta == 0 and event.noise in ("gaussian", "discrete-gaussian"):
-            raise ConfigError(f"{event.noise} noise needs delta > 0, found 0: choose a delta, or pure noise")
+            raise ConfigError(f"expected delta > 0 for {event.noise} noise, found 0: choose a delta, or pure noise")
     sampled = {event: 1.0 if event.sampling.kind == "full" else event.sampling.rate for event in unit}
     seldom = math.fsum(math.log1p(-rate) * unit[e] if rate < 1 else -math.inf for e, rate in sampled.items())
     ever = -math.expm1(seldom)
     if ever <= delta:
         records = min(event.sampling.records for event in unit)
         raise ConfigError(
-            f"delta {delta:g} certifies no noise at all: a record takes part in any of {sum(unit.values())} releases "
-            f"with probability {ever:.3g} only; choose a delta below 1/records = {1 / records:.3g}"
+            f"expected delta below {ever:.3g}, the chance that a record takes part in any of {sum(unit.values())} "
+            f"releases, found {delta:g}: choose a delta below 1/records = {1 / records:.3g}"
         )
     mu = gdp_mu(epsilon, delta)
     # 1/z^2 of all releases together: at noise sigma it is square / sigma^2, if no pure loss comes on top
     square = math.fsum(count * (e.sensitivity / e.scale) ** 2 for e, count in unit.items())
-    if min(sampled.values()) == 1 and all(event.noise == "gaussian" for event in (*unit, *spent)):
-        left = mu
-        if spent:  # squares add up
-            left = math.sqrt(max(0.0, mu**2 - math.fsum(k * (e.sensitivity / e.scale) ** 2 for e, k in spent.items())))
-        if left <= 1e-3 * mu:
-            raise ConfigError(f"what was spent leaves nothing of epsilon {epsilon:g}")
+    closed_form = min(sampled.values()) == 1 and all(event.noise == "gaussian" for event in (*unit, *spent))
+    left = mu
+    if closed_form and spent:  # squares add up
+        left = math.sqrt(max(0.0, mu**2 - math.fsum(k * (e.sensitivity / e.scale) ** 2 for e, k in spent.items())))
+    over = left <= 1e-3 * mu if closed_form else certified_epsilon(Counter(spent), delta, cache) >= _TIGHT * epsilon
+    if over:
+        raise ConfigError(
+            f"expected a budget that is left, found epsilon {epsilon:g} spent: raise it, or begin a new ledger"
+        )
+    if closed_form:
         return _round_up(math.sqrt(square) / left)
-    if spent and certified_epsilon(Counter(spent), delta, cache) >= _TIGHT * epsilon:
-        raise ConfigError(f"what was spent leaves nothing of epsilon {epsilon:g}")
 
     def cost(sigma: float) -> float:
         return certified_epsilon(Counter(events(sigma)) + Counter(spent), delta, cache)
@@ -107,7 +114,9 @@ def _search(cost: Callable[[float], float], guess: float, epsilon: float) -> flo
     while high == math.inf or (low == 0 and costs[high] <= _TIGHT * epsilon):
         scale = _round_up(low * step) if high == math.inf else _round_up(high / step)
         if not 1e-200 < scale < 1e200:
-            raise ConfigError(f"no scale of noise reaches epsilon {epsilon:g}: choose a larger epsilon or delta")
+            raise ConfigError(
+                f"expected noise that reaches epsilon {epsilon:g}, found none: choose a larger epsilon or delta"
+            )
         costs[scale] = cost(scale)
         low, high = (scale, high) if costs[scale] > epsilon else (low, scale)
         step = min(step * step, 1e6)
@@ -129,7 +138,7 @@ def auto_batch(records: int, releases: int, epsilon: float, delta: float) -> int
     """Return b* of equation (2), rounded up; `records`, that is the full batch, where it would exceed them."""
     _check_target(releases, epsilon, delta)
     if records < 1:
-        raise ConfigError(f"the number of records must be at least 1, found {records}")
+        raise ConfigError(f"expected at least 1 record, found {records}")
     return max(1, min(records, math.ceil(1.5 * records * gdp_mu(epsilon, delta) / math.sqrt(releases))))
 
 
@@ -137,6 +146,6 @@ def check_delta(delta: float, records: int, allow_large: bool = False) -> None:
     """Refuse a delta that permits publishing a record outright: `delta` >= 1/`records`, unless it is allowed."""
     if delta >= 1 / records and not allow_large:
         raise ConfigError(
-            f"delta must be below 1/records = {1 / records:.3g}, found {delta:g}: publishing a random record would "
-            "satisfy it; choose a smaller delta, or allow a large one explicitly (--allow-large-delta)"
+            f"expected delta below 1/records = {1 / records:.3g}, found {delta:g}, which publishing a random record "
+            "would satisfy: choose a smaller delta, or allow a large one explicitly (--allow-large-delta)"
         )

@@ -34,28 +34,27 @@ class ReleaseEvent:
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON-ready values."""
         s = self.sampling
-        fields = {
-            "noise": self.noise, "scale": self.scale, "sensitivity": self.sensitivity,
-            "sampling": s.kind, "expected": s.expected, "records": s.records,
-        }  # fmt: skip
-        return fields if self.coordinates == 1 else {**fields, "coordinates": self.coordinates}
+        fields: dict[str, Any] = {"noise": self.noise, "scale": self.scale, "sensitivity": self.sensitivity}
+        fields |= {"sampling": s.kind, "expected": s.expected, "records": s.records}
+        return fields if self.coordinates == 1 else fields | {"coordinates": self.coordinates}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ReleaseEvent:
         """Return the event that `to_dict` described; raise `LedgerError` for anything else."""
         try:
-            if fields["noise"] not in get_args(Noise) or fields["sampling"] not in ("full", "poisson", "fixed"):
-                raise LedgerError(f"unknown kind of release: {fields['noise']} with {fields['sampling']} sampling")
-            sampling = Sampling(fields["sampling"], float(fields["expected"]), int(fields["records"]))
+            noise, kind = fields["noise"], fields["sampling"]
+            if noise not in get_args(Noise) or kind not in ("full", "poisson", "fixed"):
+                raise LedgerError(f"expected a known kind of release, found {noise} with {kind} sampling")
+            sampling = Sampling(kind, float(fields["expected"]), int(fields["records"]))
             coordinates = int(fields.get("coordinates", 1))
-            event = cls(fields["noise"], float(fields["scale"]), float(fields["sensitivity"]), sampling, coordinates)
+            event = cls(noise, float(fields["scale"]), float(fields["sensitivity"]), sampling, coordinates)
             sizes = (event.scale, event.sensitivity, sampling.expected)
             possible = 0 < sampling.expected <= sampling.records and coordinates >= 1
             if not all(0 <= size < math.inf for size in sizes) or not possible:
-                raise LedgerError(f"impossible sizes in a release: {fields!r}")
+                raise LedgerError(f"expected possible sizes in a release, found {fields!r}")
             return event
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise LedgerError(f"not a release event: {fields!r} ({error})") from error
+            raise LedgerError(f"expected a release event, found {fields!r} ({error})") from error
 
 
 def to_list(spending: Mapping[Any, int]) -> list[Any]:

@@ -9,6 +9,7 @@ Mills' ratio R(t) = Phi(-t)/phi(t),
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 
 def _mills(t: float) -> float:
@@ -48,12 +49,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     if delta <= 0 or mu == math.inf:
         return math.inf
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + mu  # beyond the Gaussian tail bound
-    while high - low > 1e-14 * high:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if gdp_delta(mu, middle) > delta else (low, middle)
-    return high
+    return _bisect(low, high, lambda eps: gdp_delta(mu, eps) > delta)[1]
 
 
 def gdp_mu(eps: float, delta: float) -> float:
@@ -65,9 +61,14 @@ def gdp_mu(eps: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while gdp_delta(high, eps) <= delta:
         low, high = high, 2 * high
+    return _bisect(low, high, lambda mu: gdp_delta(mu, eps) <= delta)[0]
+
+
+def _bisect(low: float, high: float, is_low: Callable[[float], bool]) -> tuple[float, float]:
+    """Return the numbers next to each other, to 14 digits, between which `is_low` ends."""
     while high - low > 1e-14 * high:
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        low, high = (middle, high) if gdp_delta(middle, eps) <= delta else (low, middle)
-    return low
+        low, high = (middle, high) if is_low(middle) else (low, middle)
+    return low, high

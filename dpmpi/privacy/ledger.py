@@ -29,25 +29,33 @@ from dpmpi.core import Event
 from dpmpi.errors import BudgetExceeded, LedgerError
 from dpmpi.privacy.events import ReleaseEvent
 
-BLOCK = 128
+LEAST_RESERVED = 128
 """The least number of charges per reservation: an fsync costs milliseconds, a round may cost less than one."""
-BLOCKS = 8
-"""A run makes about so many reservations: few enough to cost nothing, enough to bound what a crash over-counts."""
+RESERVATIONS = 8
+"""The number of reservations of a run, about: few enough to cost nothing, enough to bound what a crash over-counts."""
 
 FIRST = "0" * 64
 
 
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, separators=(",", ":"), sort_keys=True)
+
+
 def _hash(entry: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(_line(entry).encode()).hexdigest()
 
 
 class Ledger:
     """Writes one rank's ledger. Use as a context manager: a clean exit closes the last reservation."""
 
     def __init__(
-        self, path: Path, header: dict[str, Any], plan: Sequence[tuple[Event, int]] = (), allowance: int | None = None,
+        self,
+        path: Path,
+        header: dict[str, Any],
+        plan: Sequence[tuple[Event, int]] = (),
+        allowance: int | None = None,
         lines: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create the file, or go on with the one that is there, and write a header.
 
         `plan` holds the charges that are foreseen, (event, how many times) in order of time; reservations follow it.
@@ -57,13 +65,11 @@ class Ledger:
         self._path = path
         self._seq = 0
         self._prev = FIRST
-        self._event: Event | None = None
-        self._left = 0
-        self._queue: deque[tuple[Event, int]] = deque()
-        """What is reserved after `_left` charges of `_event`."""
+        self._reserved: deque[tuple[Event, int]] = deque()
+        """The charges that are reserved and not used, in order of time."""
         self._plan = deque(plan)
         self._by_plan = False
-        self._expected = sum(count for _, count in plan) or BLOCK
+        self._expected = sum(count for _, count in plan) or LEAST_RESERVED
         if allowance is not None:
             self._expected = min(self._expected, allowance)
         self._allowance = allowance
@@ -94,19 +100,22 @@ class Ledger:
 
     def charge(self, event: Event, round_: int) -> None:
         """Charge `event`: from the current reservation, or a new one that is on disk when this returns."""
-        if self._left == 0 or (event is not self._event and event != self._event):
-            self._go_on(event, round_)
-        self._left -= 1
+        while self._reserved and self._reserved[0][1] == 0:
+            self._reserved.popleft()
+        if not self._reserved or self._reserved[0][0] != event:
+            self._reserve(event, round_)
+        event, left = self._reserved[0]
+        self._reserved[0] = (event, left - 1)
 
     def spending(self) -> Counter[Event]:
-        """Return what this run has charged so far."""
+        """Return the charges of this run so far."""
         spent = self._spent.copy()
-        for event, count in self._unused():
+        for event, count in self._reserved:
             spent[event] -= count
         return +spent
 
     def settle(self) -> None:
-        """Give back what is reserved and not charged: a crash from here on counts no more than what comes after."""
+        """Return the unused rest of the reservation, so that a crash from here on does not count it."""
         if not self._closed:
             self._give_back()
 
@@ -127,42 +136,42 @@ class Ledger:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LedgerError(f"the ledger {self._path} is in use: the run that charges to it has not ended") from None
+            raise LedgerError(
+                f"expected a ledger of no other run, found {self._path} in use: wait for its run"
+            ) from None
         except OSError:  # a file system without locks
             pass
         for entry in read_ledger(self._path):
             self._seq, self._prev = entry["seq"] + 1, _hash(entry)
         if lines is not None and lines != self._seq:
             raise LedgerError(
-                f"{self._path} had {lines} lines a moment ago, found {self._seq}: another run charges to it"
+                f"expected the {lines} lines that {self._path} just had, found {self._seq}: another run charges to it"
             )
         try:
             os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)  # a torn last line was never durable
         except OSError as error:
             raise LedgerError(f"cannot write to the ledger {self._path}: {error.strerror}") from error
 
-    def _go_on(self, event: Event, round_: int) -> None:
-        """Make `event` the current one: the next of the reservation, or the first of a new one."""
-        if self._left == 0 and self._queue and self._queue[0][0] == event:
-            self._event, self._left = self._queue.popleft()
-            return
+    def _reserve(self, event: Event, round_: int) -> None:
+        """Begin a new reservation, of `event` first."""
         if self._closed:
-            raise LedgerError(f"the ledger {self._path} is closed: nothing can be charged any more")
+            raise LedgerError(f"expected an open ledger, found {self._path} closed: nothing can be charged any more")
         self._give_back()
         made = self._spent.total()
         if self._allowance is not None and made >= self._allowance:
-            raise BudgetExceeded(f"the budget allows {self._allowance} charges, and all are made")
-        block = max(BLOCK, -(-self._expected // BLOCKS)) if self.block is None else self.block
+            raise BudgetExceeded(
+                f"expected at most the {self._allowance} charges that the budget allows, found one more"
+            )
+        block = max(LEAST_RESERVED, -(-self._expected // RESERVATIONS)) if self.block is None else self.block
         block = max(1, min(block, self._expected - made))
         reserved = self._foreseen(event, block)
         self._write("reserve", {"events": [[e.to_dict(), count] for e, count in reserved], "round": round_})
         for e, count in reserved:
             self._spent[e] += count
-        self._queue = deque(reserved)
-        self._event, self._left = self._queue.popleft()
+        self._reserved = deque(reserved)
 
     def _foreseen(self, event: Event, block: int) -> list[tuple[Event, int]]:
-        """Take the next `block` charges from the plan; if it does not begin with `event`, that event so many times."""
+        """Take the next `block` charges from the plan; if it does not begin with `event`, repeat that event."""
         self._by_plan = bool(self._plan) and self._plan[0][0] == event
         if not self._by_plan:
             return [(event, block)]
@@ -175,29 +184,23 @@ class Ledger:
             block -= found[-1][1]
         return found
 
-    def _unused(self) -> list[tuple[Event, int]]:
-        """Return what is left of the reservation, in order."""
-        return [] if self._event is None else [(self._event, self._left), *self._queue]
-
     def _give_back(self) -> None:
         """Close the reservation: an event that was not foreseen, or the end, interrupts it."""
-        unused = self._unused()
-        left = sum(count for _, count in unused)
+        left = sum(count for _, count in self._reserved)
         if left:
             self._write("close", {"unused": left})
-            for event, count in reversed(unused):
-                self._spent[event] -= count
-                if count and self._by_plan:
-                    self._plan.appendleft((event, count))
-        self._event, self._left = None, 0
-        self._queue.clear()
+        while self._reserved:
+            event, count = self._reserved.pop()
+            self._spent[event] -= count
+            if count and self._by_plan:
+                self._plan.appendleft((event, count))
 
     def _write(self, type_: str, fields: dict[str, Any]) -> None:
         entry = {"seq": self._seq, "type": type_, **fields, "prev": self._prev}
         entry["hash"] = self._prev = _hash(entry)
         self._seq += 1
         try:
-            self._file.write(json.dumps(entry, separators=(",", ":"), sort_keys=True) + "\n")
+            self._file.write(_line(entry) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -232,11 +235,15 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
             entry = json.loads(line)
             found = entry.pop("hash")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise LedgerError(f"{path}:{seq + 1}: not a ledger entry ({error!r:.200})") from error
+            raise _no_entry(path, seq, error) from error
         if entry.get("seq") != seq or entry.get("prev") != prev or _hash(entry) != found:
-            raise LedgerError(f"{path}:{seq + 1}: the hash chain is broken here")
+            raise LedgerError(f"{path}:{seq + 1}: expected the hash chain to go on, found it broken here")
         prev = found
         yield entry
+
+
+def _no_entry(path: Path, seq: int, error: Exception) -> LedgerError:
+    return LedgerError(f"{path}:{seq + 1}: expected a ledger entry, found another line ({error!r:.200})")
 
 
 def has_line(path: Path, count: int, digest: str) -> bool:
@@ -247,7 +254,7 @@ def has_line(path: Path, count: int, digest: str) -> bool:
 
 
 def recorded_spending(path: Path) -> Counter[ReleaseEvent]:
-    """Return what a ledger file charges: every reservation in full, less what was given back."""
+    """Return the charges in a ledger file: every reservation in full, less the returned part."""
     return sum((spent for _, spent, _ in recorded_runs(path)), Counter())
 
 
@@ -285,7 +292,7 @@ def recorded_runs(path: Path) -> list[tuple[dict[str, Any], Counter[ReleaseEvent
             else:
                 raise ValueError(f"unknown type {entry['type']!r}")
         except (KeyError, TypeError, ValueError, IndexError, LedgerError) as error:
-            raise LedgerError(f"{path}:{entry['seq'] + 1}: not a ledger entry ({error!r:.200})") from error
+            raise _no_entry(path, entry["seq"], error) from error
     return runs
 
 

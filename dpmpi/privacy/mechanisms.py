@@ -1,4 +1,4 @@
-"""Mechanisms: what is added to a query's value, and the event that says so.
+"""Mechanisms: the noise added to the value of a query, and the event that records it.
 
 `sigma` is the standard deviation of the noise in each coordinate, for every kind. With b the scale of an event,
 
@@ -19,63 +19,13 @@ from typing import ClassVar
 from dpmpi.core import Array, Integers, Query, Sampling
 from dpmpi.errors import ConfigError, LeakError
 from dpmpi.privacy.events import Noise, ReleaseEvent
-from dpmpi.privacy.samplers import (
-    GaussianNoise,
-    GridNoise,
-    LaplaceNoise,
-    SphericalLaplaceNoise,
-    discrete_gaussian,
-)
+from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, SphericalLaplaceNoise, discrete_gaussian
 from dpmpi.rng import PrivateStream
-
-
-class _Visible:
-    """A mechanism whose output may be seen."""
-
-    __slots__ = ()
-    hides: ClassVar[bool] = False
-
-    def part(self, scale: float = 1.0) -> Integers:
-        """Refuse: the noise is on the value, there is no sum to hide in."""
-        raise LeakError("this noise covers a value and not a sum: release the value")
-
-
-class NoNoise(_Visible):
-    """Releases the value as it is. Its event costs infinity."""
-
-    __slots__ = ("_event", "_query", "sigma")
-
-    def __init__(self) -> None:
-        self.sigma = 0.0
-        self._query: Query | None = None
-        self._event: ReleaseEvent
-
-    def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
-        """Return the event of a release without noise; the last event is kept."""
-        if query is not self._query:
-            self._query = query
-            self._event = ReleaseEvent("none", 0.0, query.sensitivity, query.sampling)
-        return self._event
-
-    def perturb(self, value: Array, scale: float = 1.0) -> None:
-        """Leave `value` as it is."""
-
-    def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
-        """Overwrite `value` with what `solve` makes of no noise."""
-        value.fill(0.0)
-        solve(value)
-
-    def prepare(self) -> None:
-        """Draw nothing."""
-
-    def streams(self) -> tuple[PrivateStream, ...]:
-        """Return none."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """How noise of scale `b` is written down: as events, one for each kind of query."""
+    """The events of noise of scale `b`, one for each kind of query."""
 
     kind: Noise
     b: float
@@ -94,14 +44,13 @@ class Pricing:
         """
         b = self.b * scale
         if extra and self.kind in ("gaussian", "discrete-gaussian"):
-            raise ConfigError(f"a pure loss on top needs pure noise, found {self.kind}: use spherical-laplace")
-        return ReleaseEvent(
-            self.kind, b, self.ratio * sensitivity + self.slack + extra * b, sampling, 1 if extra else self.coordinates
-        )
+            raise ConfigError(f"expected pure noise under a pure loss, found {self.kind}: use spherical-laplace")
+        whole, coordinates = self.ratio * sensitivity + self.slack + extra * b, 1 if extra else self.coordinates
+        return ReleaseEvent(self.kind, b, whole, sampling, coordinates)
 
 
 def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
-    """Return how noise of standard deviation `sigma` per coordinate is written down, by (1) to (3)."""
+    """Return the pricing of noise of standard deviation `sigma` per coordinate, by (1) to (3)."""
     if sigma == 0.0 or kind == "none":
         return Pricing("none", 0.0)
     if kind == "gaussian":
@@ -110,57 +59,89 @@ def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
         return Pricing("laplace", sigma / math.sqrt(2.0), math.sqrt(dimension), dimension)
     if kind == "spherical-laplace":
         return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0))
-    raise ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, got {kind!r}")
+    raise _unknown(kind)
 
 
-class NoiseMechanism(_Visible):
-    """Adds noise of scale `b * scale`, and says so in events of the same b."""
+def _unknown(kind: str) -> ConfigError:
+    return ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, found {kind!r}")
 
-    __slots__ = ("_event", "_key", "noise", "price", "sigma")
 
-    def __init__(self, kind: Noise, sigma: float, noise: GridNoise, price: Pricing | None = None) -> None:
-        if not 0.0 < sigma < math.inf:
-            raise ConfigError(f"{kind} noise needs a sigma above 0, got {sigma!r}; for a run without noise use 'none'")
+_NOISES: dict[str, type[GaussianNoise | LaplaceNoise | SphericalLaplaceNoise]] = {
+    "gaussian": GaussianNoise,
+    "laplace": LaplaceNoise,
+    "spherical-laplace": SphericalLaplaceNoise,
+}
+
+
+class _Mechanism:
+    """A mechanism with a price for each query, whose output may be seen; it adds nothing."""
+
+    hides: ClassVar[bool] = False
+
+    def __init__(self, sigma: float, price: Pricing) -> None:
         self.sigma = sigma
-        self.noise = noise
-        self.price = price or pricing(kind, sigma, noise.dimension)
+        self.price = price
         self._key: tuple[float, float, Sampling, float] | None = None
         self._event: ReleaseEvent
 
     def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
-        """Return what releasing `query` under noise of scale `b * scale` does; the last event is kept."""
+        """Return the event of releasing `query` under noise of scale `b * scale`; the last one is kept."""
         key = (scale, query.sensitivity, query.sampling, query.extra)
         if key != self._key:  # rounds repeat the same query, and a tuple compares by identity first
             self._event = self.price.event(query.sensitivity, query.sampling, scale, query.extra)
             self._key = key
         return self._event
 
+    def part(self, scale: float = 1.0) -> Integers:
+        """Refuse: the noise is on the value, there is no sum to hide in."""
+        raise LeakError("expected a value under this noise, found a sum: release the value")
+
     def perturb(self, value: Array, scale: float = 1.0) -> None:
-        """Add the noise to `value`, in place."""
-        self.noise.add(value, self.price.b * scale)
+        """Leave `value` as it is."""
 
     def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
-        """Overwrite `value` with noise, then with what `solve` makes of it."""
+        """Overwrite `value` with noise, then with the solution for it."""
         value.fill(0.0)
         self.perturb(value, scale)
         solve(value)
+
+    def prepare(self) -> None:
+        """Draw nothing ahead."""
+
+    def streams(self) -> tuple[PrivateStream, ...]:
+        """Return the streams that the noise is drawn from."""
+        return ()
+
+
+class NoNoise(_Mechanism):
+    """Releases the value as it is. Its event costs infinity."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, Pricing("none", 0.0))
+
+
+class NoiseMechanism(_Mechanism):
+    """Adds noise of scale `b * scale`, and says so in events of the same b."""
+
+    def __init__(self, kind: str, sigma: float, noise: GridNoise, price: Pricing | None = None) -> None:
+        if not 0.0 < sigma < math.inf:
+            raise ConfigError(
+                f"expected a sigma above 0 for {kind} noise, found {sigma!r}: for a run without noise use 'none'"
+            )
+        self.noise = noise
+        super().__init__(sigma, price or pricing(kind, sigma, noise.dimension))
+
+    def perturb(self, value: Array, scale: float = 1.0) -> None:
+        """Add the noise to `value`, in place."""
+        self.noise.add(value, self.price.b * scale)
 
     def prepare(self) -> None:
         """Draw the noise of the next `perturb`."""
         self.noise.prepare()
 
     def streams(self) -> tuple[PrivateStream, ...]:
-        """Return what the noise is drawn from."""
+        """Return the streams that the noise is drawn from."""
         return self.noise.streams()
-
-
-class GaussianMechanism(NoiseMechanism):
-    """Adds independent normals, by (1)."""
-
-    __slots__ = ()
-
-    def __init__(self, sigma: float, noise: GaussianNoise) -> None:
-        super().__init__("gaussian", sigma, noise)
 
 
 class LaplaceMechanism(NoiseMechanism):
@@ -171,32 +152,19 @@ class LaplaceMechanism(NoiseMechanism):
     l1_ratio^2 rounded down, keeps the L2 distance for the accountants.
     """
 
-    __slots__ = ()
-
     def __init__(self, sigma: float, noise: LaplaceNoise, l1_ratio: float | None = None) -> None:
         ratio = math.sqrt(noise.dimension) if l1_ratio is None else l1_ratio
         if not 1.0 <= ratio < math.inf:
-            raise ConfigError(f"the ratio of L1 to L2 sensitivity is at least 1, got {l1_ratio!r}; use sqrt(m)")
+            raise ConfigError(f"expected an L1 to L2 ratio of at least 1, found {l1_ratio!r}: use sqrt(m)")
         k = int(ratio * ratio * (1 + 2.0**-50))  # the square of a rounded root may fall just short of an integer
         super().__init__("laplace", sigma, noise, Pricing("laplace", sigma / math.sqrt(2.0), ratio, k))
 
 
-class SphericalLaplaceMechanism(NoiseMechanism):
-    """Adds a vector of density ~ exp(-|x|_2 / b), by (3)."""
-
-    __slots__ = ()
-
-    def __init__(self, sigma: float, noise: SphericalLaplaceNoise) -> None:
-        super().__init__("spherical-laplace", sigma, noise)
-
-
-class DeafMechanism(GaussianMechanism):
+class DeafMechanism(NoiseMechanism):
     """Releases Gaussian noise instead of the value: for the check that nothing but releases carries data."""
 
-    __slots__ = ()
-
     def __init__(self, sigma: float, stream: PrivateStream, dimension: int) -> None:
-        super().__init__(sigma, GaussianNoise(stream, dimension))
+        super().__init__("gaussian", sigma, GaussianNoise(stream, dimension))
 
     def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
         """Return the event of the query without a pure loss on top, which Gaussian noise has no words for."""
@@ -214,22 +182,17 @@ class DeafMechanism(GaussianMechanism):
 
 def make_mechanism(kind: str, sigma: float, key: bytes, dimension: int) -> NoNoise | NoiseMechanism:
     """Return the mechanism of this name, drawing from the rank's own key."""
-    if kind == "none":
-        if sigma != 0.0:
-            raise ConfigError(f"mechanism 'none' adds no noise, got sigma {sigma!r}; choose gaussian or set it to 0")
-        return NoNoise()
-    stream = PrivateStream(key, "noise")
-    if kind == "gaussian":
-        return GaussianMechanism(sigma, GaussianNoise(stream, dimension))
-    if kind == "laplace":
-        return LaplaceMechanism(sigma, LaplaceNoise(stream, dimension))
-    if kind == "spherical-laplace":
-        return SphericalLaplaceMechanism(sigma, SphericalLaplaceNoise(stream, dimension))
-    raise ConfigError(f"expected mechanism none, gaussian, laplace or spherical-laplace, got {kind!r}")
+    if kind in _NOISES:
+        return NoiseMechanism(kind, sigma, _NOISES[kind](PrivateStream(key, "noise"), dimension))
+    if kind != "none":
+        raise _unknown(kind)
+    if sigma != 0.0:
+        raise ConfigError(f"expected sigma 0 for mechanism 'none', found {sigma!r}: choose gaussian, or set it to 0")
+    return NoNoise()
 
 
-class SumMechanism:
-    """A rank's part of the discrete Gaussian noise inside of a sum over all ranks.
+class SumMechanism(_Mechanism):
+    """A rank's part of the discrete Gaussian noise inside a sum over all ranks.
 
     The sum is over integers, value times 2^f. With n ranks of which c may collude and take their parts off again, each
     rank adds a discrete Gaussian of variance
@@ -247,27 +210,15 @@ class SumMechanism:
     Theorem 12). With s >= 64, which is required, that is 1 +- e^-40000: smaller than anything else in double precision.
     """
 
-    __slots__ = ("_event", "_key", "_stream", "bits", "parts", "price", "sigma", "width")
     hides: ClassVar[bool] = True
 
     def __init__(self, sigma: float, parts: int, bits: int, key: bytes, width: int) -> None:
-        self.sigma = sigma
         self.parts = parts
         self.bits = bits
         self.width = width
-        self.price = sum_pricing(sigma, bits, width)
+        super().__init__(sigma, sum_pricing(sigma, bits, width))
         self._stream = PrivateStream(key, "noise")
-        self._key: tuple[float, float, Sampling, float] | None = None
-        self._event: ReleaseEvent
         self._steps(1.0)
-
-    def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
-        """Return what the sum with this query in it costs, by (5); the last event is kept."""
-        key = (scale, query.sensitivity, query.sampling, query.extra)
-        if key != self._key:
-            self._event = self.price.event(query.sensitivity, query.sampling, scale, query.extra)
-            self._key = key
-        return self._event
 
     def part(self, scale: float = 1.0) -> Integers:
         """Return this rank's part of the noise, by (4)."""
@@ -275,17 +226,14 @@ class SumMechanism:
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         """Refuse: the noise goes into the sum."""
-        raise LeakError("the noise of a sum does not cover this rank's value alone")
+        raise LeakError("expected a sum under this noise, found this rank's value alone: use a Sum")
 
     def through(self, value: Array, solve: Callable[[Array], None], scale: float = 1.0) -> None:
         """Refuse: the noise goes into the sum."""
-        raise LeakError("the noise of a sum cannot go through a minimisation")
-
-    def prepare(self) -> None:
-        """Draw nothing ahead."""
+        raise LeakError("expected a sum under this noise, found a minimisation: choose noise on values")
 
     def streams(self) -> tuple[PrivateStream, ...]:
-        """Return what the parts are drawn from."""
+        """Return the stream that the parts are drawn from."""
         return (self._stream,)
 
     def _steps(self, scale: float) -> float:
@@ -293,14 +241,14 @@ class SumMechanism:
         steps = self.sigma * scale * 2.0**self.bits / math.sqrt(self.parts)
         if not 64.0 <= steps <= 2.0**50:
             raise ConfigError(
-                f"a rank's part of the noise must have a deviation of 64 to 2^50 steps, found {steps:.3g} at "
+                f"expected a deviation of 64 to 2^50 steps for a rank's part of the noise, found {steps:.3g} at "
                 f"{self.bits} fractional bits: use {'more' if steps < 64.0 else 'fewer'} --share-bits"
             )
         return steps
 
 
 def sum_pricing(sigma: float, bits: int, width: int) -> Pricing:
-    """Return how noise inside of a sum is written down, by (5)."""
+    """Return the pricing of noise inside a sum, by (5)."""
     if sigma == 0.0:
         return Pricing("none", 0.0)
     return Pricing("discrete-gaussian", sigma, slack=2.0 * math.sqrt(width) * 2.0**-bits)

@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.privacy.tallies import Group, pure_epsilon
+from dpmpi.privacy.spending import ReleaseGroup, pure_epsilon
 
-_MOST_POINTS = 2**18  # beyond a grid of about so many no finer one is tried
+_MOST_POINTS = 2**18  # the finest grid has about this many
 _CONVERGED = 0.002
 
 
-def _span(group: Group) -> float:
+def _span(group: ReleaseGroup) -> float:
     """Return the loss of one release beyond which there is a mass of at most 1e-22."""
     if group.noise != "gaussian":
         return pure_epsilon(group)
@@ -43,7 +43,7 @@ def _span(group: Group) -> float:
     return top if group.rate == 1 else float(np.logaddexp(math.log1p(-group.rate), top))
 
 
-def _profile(group: Group, eps: Array) -> Array:
+def _profile(group: ReleaseGroup, eps: Array) -> Array:
     """Return delta(eps) of one release for eps >= 0, equations (1), (3), (4)."""
     from scipy.special import erfcx, ndtr  # noqa: PLC0415 - ranks that need no profile do not pay for it
 
@@ -61,7 +61,7 @@ def _profile(group: Group, eps: Array) -> Array:
     return np.asarray(group.rate * profile)  # (1)
 
 
-def _loss_distribution(group: Group, h: float, top: float) -> Any:
+def _loss_distribution(group: ReleaseGroup, h: float, top: float) -> Any:
     """Return one release's loss distribution on multiples of `h`, rounded up; above `top` it may be infinite."""
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # noqa: PLC0415 - takes a second to import
     from dp_accounting.privacy_accountant import NeighboringRelation  # noqa: PLC0415 - likewise
@@ -85,7 +85,7 @@ def _loss_distribution(group: Group, h: float, top: float) -> Any:
 
 
 @lru_cache(maxsize=256)  # the ranks of a run have mostly spent the same
-def pld_epsilon(groups: tuple[Group, ...], delta: float) -> float:
+def pld_epsilon(groups: tuple[ReleaseGroup, ...], delta: float) -> float:
     """Return the epsilon of composed loss distributions, on ever finer grids until it no longer falls."""
     usable = delta - sum(group.times for group in groups) * 2.0**-50  # covers the rounding of the Fourier transforms
     if usable <= 0:

@@ -31,7 +31,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.privacy.tallies import Group, pure_epsilon, pure_sum
+from dpmpi.privacy.spending import ReleaseGroup, pure_epsilon, pure_sum
 
 _INTEGER_ORDERS = np.array([*range(2, 65), *range(72, 129, 8), *range(144, 257, 16), *range(320, 513, 64)], float)
 _ORDERS = 1.0 + np.geomspace(0.02, 2e4, 1200)
@@ -81,7 +81,7 @@ def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
     return np.asarray(np.minimum(mixed, apart - (j - 1) * math.log1p(-rate)))  # (3)
 
 
-def _sampled_rdp(group: Group, orders: Array) -> Array:
+def _sampled_rdp(group: ReleaseGroup, orders: Array) -> Array:
     """Return upper bounds of the Renyi divergences of a sampled (discrete) Gaussian at integer orders, equation (1)."""
     moments = _sampled_moments(group.z, group.rate, group.kind == "poisson", int(orders.max()))
     log_factorial = np.array([math.lgamma(k + 1) for k in range(int(orders.max()) + 1)])
@@ -112,7 +112,7 @@ def laplace_divergence(orders: Array | float, shift: Array | float) -> Array:
     return np.asarray(np.where(t == small, np.log1p(power) / (a - 1), large))
 
 
-def divergences(group: Group, orders: Array) -> Array:
+def divergences(group: ReleaseGroup, orders: Array) -> Array:
     """Return the Renyi divergences of one release."""
     if group.z == 0:
         return np.full(orders.shape, math.inf)
@@ -127,17 +127,17 @@ def divergences(group: Group, orders: Array) -> Array:
     return np.asarray(np.minimum(power / (orders - 1), orders * eps * eps / 2))
 
 
-def needs_integers(groups: tuple[Group, ...]) -> bool:
+def needs_integers(groups: tuple[ReleaseGroup, ...]) -> bool:
     """Return whether some release is priced at integer orders only."""
     return any(group.kind != "full" and group.noise in ("gaussian", "discrete-gaussian") for group in groups)
 
 
-def price(orders: Array, delta: float) -> Array:
-    """Return what eps at `delta` adds to the Renyi divergence (Canonne, Kamath, Steinke 2020, Prop. 12)."""
+def epsilon_conversion(orders: Array, delta: float) -> Array:
+    """Return the difference of eps at `delta` to the Renyi divergence (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     return np.asarray(np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))
 
 
-def composed(groups: tuple[Group, ...]) -> tuple[Array, Array]:
+def composed_divergences(groups: tuple[ReleaseGroup, ...]) -> tuple[Array, Array]:
     """Return orders, and the Renyi divergences of all releases together at them."""
     orders = _INTEGER_ORDERS if needs_integers(groups) else _ORDERS
     return orders, sum((group.times * divergences(group, orders) for group in groups), np.zeros_like(orders))
@@ -147,12 +147,12 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return the epsilon at `delta` of rho-zCDP, that is of a Renyi divergence of rho alpha at every order alpha."""
     if delta <= 0:
         return math.inf if rho > 0 else 0.0
-    return max(0.0, float(np.min(rho * _ORDERS + price(_ORDERS, delta)))) if rho > 0 else 0.0
+    return max(0.0, float(np.min(rho * _ORDERS + epsilon_conversion(_ORDERS, delta)))) if rho > 0 else 0.0
 
 
-def renyi_epsilon(groups: tuple[Group, ...], delta: float) -> float:
+def renyi_epsilon(groups: tuple[ReleaseGroup, ...], delta: float) -> float:
     """Return the epsilon at `delta` of all releases together: of the best order, or of their pure epsilons' sum."""
     if delta <= 0:
         return pure_sum(groups)
-    orders, total = composed(groups)
-    return min(pure_sum(groups), max(0.0, float(np.min(total + price(orders, delta)))))
+    orders, total = composed_divergences(groups)
+    return min(pure_sum(groups), max(0.0, float(np.min(total + epsilon_conversion(orders, delta)))))

@@ -26,7 +26,7 @@ X is computed with U replaced by (a + 1/2) 2^-64, a the first 64 bits. Where 2^-
 since (5) is convex in R: 420 e at R = 5.25, 565 e at R = 2^-8; for Laplace with |ln U| <= 13 it is at most 710 e. If
 the float64 value of (4) is farther than 2^-43 s / g = 1024 e (s / g) from every j + 1/2, its rounding is the true one.
 The others, and those outside the ranges of R and ln U, about 2^-16 of all, are decided in interval arithmetic with 120,
-240, ... bits of U and V until both ends of the interval round alike (reals.py). A tie has probability zero.
+240, ... bits of U and V until both ends of the interval round alike (interval_arithmetic.py). A tie has probability 0.
 
 For |v| >= 2^52 g the sum g N may need more than 53 bits; the output is then the float64 nearest to g N, again a
 function of g N alone. A zero is +0. The bits are safe, the clock is not: a refined coordinate takes 0.1 ms longer.
@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
-from dpmpi.privacy.reals import Enclosure, Uniform, enclose_exponential, enclose_normal, settle
+from dpmpi.privacy.interval_arithmetic import Enclosure, Uniform, enclose_exponential, enclose_normal, settle
 from dpmpi.rng import PrivateStream, Words
 
 Known: TypeAlias = dict[int, tuple[Uniform, ...]]
@@ -59,7 +59,7 @@ _NOWHERE: NDArray[np.intp] = np.empty(0, np.intp)
 def grid(scale: float) -> float:
     """Return the spacing of the outputs for noise of this scale: a power of two between scale/2^21 and scale/2^20."""
     if not 2.0**-400 <= scale <= 2.0**400:
-        raise ValueError(f"expected a noise scale between 2^-400 and 2^400, got {scale!r}")
+        raise ValueError(f"expected a noise scale between 2^-400 and 2^400, found {scale!r}")
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - GRID_BITS)
 
 
@@ -73,32 +73,14 @@ def _uniforms(words: Words, out: Array) -> None:
     out *= 2.0**-64
 
 
-def _box_muller(words: Words, x: Array, radius: Array, angle: Array) -> None:
-    """Write the float64 value of (2): cosines to the first half of `x`, sines to the second."""
-    half = len(radius)
-    _uniforms(words[:half], radius)
-    np.log(radius, out=radius)
-    radius *= -2.0
-    np.sqrt(radius, out=radius)
-    np.copyto(angle, words[half : 2 * half], casting="unsafe")
-    angle *= 2.0 * math.pi * 2.0**-64
-    for trigonometric, part in ((np.cos, x[:half]), (np.sin, x[half:])):
-        trigonometric(angle, out=part)
-        np.multiply(part, radius, out=part)
-
-
 class GridNoise(ABC):
     """Noise vectors by (1): `prepare` draws one, `add` uses it up. All buffers are allocated at the start."""
 
-    __slots__ = (
-        "_doubtful", "_error", "_integers", "_more", "_ready", "_rest", "_stream", "_unsafe", "_words", "_x",
-        "dimension",
-    )  # fmt: skip
     _bound: ClassVar[float] = _ERROR
 
     def __init__(self, stream: PrivateStream, dimension: int, words: int) -> None:
         if dimension < 1:
-            raise ValueError(f"expected a dimension of at least 1, got {dimension}")
+            raise ValueError(f"expected a dimension of at least 1, found {dimension}")
         key = np.empty(4, np.uint64)
         stream.fill(key)
         self._stream = stream
@@ -119,7 +101,7 @@ class GridNoise(ABC):
 
     @abstractmethod
     def _enclosure(self, i: int, known: Known) -> Enclosure:
-        """Return what narrows down the real X_i; coordinates that share uniforms share them through `known`."""
+        """Return the enclosure of the real X_i; coordinates that share uniforms share them through `known`."""
 
     def prepare(self) -> None:
         """Draw the next vector, unless one is waiting to be used."""
@@ -129,7 +111,7 @@ class GridNoise(ABC):
             self._ready = True
 
     def streams(self) -> tuple[PrivateStream, ...]:
-        """Return what it draws from, a vector that waits to be used given back."""
+        """Return the streams that it draws from; a vector that was prepared is put back."""
         if self._ready:
             self._stream.give_back(len(self._words))
             self._ready = False
@@ -139,13 +121,13 @@ class GridNoise(ABC):
         """Replace each value[i] by the multiple of `grid(scale)` nearest to value[i] + scale X_i, by (4)."""
         if value.shape != (self.dimension,) or value.dtype != np.float64:
             raise ValueError(
-                f"expected a float64 vector of {self.dimension} values, got {value.dtype} of shape {value.shape}"
+                f"expected a float64 vector of {self.dimension} values, found {value.dtype} of shape {value.shape}"
             )
         g = grid(scale)
         largest = max(float(value.max()), -float(value.min()))
         if not largest <= math.ldexp(g, 500):  # written so that NaN fails
             raise ValueError(
-                f"expected finite values below 2^500 grid steps, got {largest!r} with noise scale {scale!r}"
+                f"expected finite values below 2^500 grid steps, found {largest!r} with noise scale {scale!r}"
             )
         self.prepare()
         self._ready = False
@@ -178,20 +160,37 @@ def _round_sum(v: Fraction, s: Fraction, step: Fraction, x: Fraction) -> int:
     return math.floor((v + s * x) / step + Fraction(1, 2))  # (1)
 
 
-class GaussianNoise(GridNoise):
-    """Real-valued standard normals, by (2)."""
+class _NormalNoise(GridNoise):
+    """Noise made of normals; `_further` words for each coordinate follow theirs."""
 
-    __slots__ = ("_angle", "_radius")
+    _further: ClassVar[int] = 0
 
     def __init__(self, stream: PrivateStream, dimension: int) -> None:
         half = (dimension + 1) // 2
-        super().__init__(stream, dimension, 2 * half)
+        super().__init__(stream, dimension, 2 * half + self._further * dimension)
         self._radius: Array = np.empty(half)
         self._angle: Array = np.empty(half)
 
+    def _box_muller(self) -> None:
+        """Write the float64 value of (2) to `_x`: cosines to its first half, sines to the second."""
+        radius, angle, half = self._radius, self._angle, len(self._radius)
+        _uniforms(self._words[:half], radius)
+        np.log(radius, out=radius)
+        radius *= -2.0
+        np.sqrt(radius, out=radius)
+        np.copyto(angle, self._words[half : 2 * half], casting="unsafe")
+        angle *= 2.0 * math.pi * 2.0**-64
+        for trigonometric, part in ((np.cos, self._x[:half]), (np.sin, self._x[half:])):
+            trigonometric(angle, out=part)
+            np.multiply(part, radius, out=part)
+
+
+class GaussianNoise(_NormalNoise):
+    """Real-valued standard normals, by (2)."""
+
     def _draw(self) -> NDArray[np.intp]:
+        self._box_muller()
         r = self._radius
-        _box_muller(self._words, self._x, r, self._angle)
         if r.min() >= _SMALLEST_RADIUS and r.max() <= _LARGEST_RADIUS:
             return _NOWHERE
         pairs = np.flatnonzero((r < _SMALLEST_RADIUS) | (r > _LARGEST_RADIUS))
@@ -209,8 +208,6 @@ class GaussianNoise(GridNoise):
 
 class LaplaceNoise(GridNoise):
     """Real-valued Laplace draws of density exp(-|x|) / 2, by (3): 63 bits begin U, the top bit is the sign."""
-
-    __slots__ = ()
 
     def __init__(self, stream: PrivateStream, dimension: int) -> None:
         super().__init__(stream, dimension, dimension)
@@ -238,7 +235,7 @@ class LaplaceNoise(GridNoise):
         return enclose
 
 
-class SphericalLaplaceNoise(GridNoise):
+class SphericalLaplaceNoise(_NormalNoise):
     """Vectors of density ~ exp(-|x|_2): a uniform direction times a radius of law Gamma(m).
 
     The direction is a normalised vector of normals, the radius -sum_i ln U_i over m uniforms. The sum with the value is
@@ -246,18 +243,12 @@ class SphericalLaplaceNoise(GridNoise):
     and is NOT refined near the rounding boundaries: it is not proven to be the rounding of a real-valued draw.
     """
 
-    __slots__ = ("_angle", "_radius")
     _bound: ClassVar[float] = 0.0
-
-    def __init__(self, stream: PrivateStream, dimension: int) -> None:
-        half = (dimension + 1) // 2
-        super().__init__(stream, dimension, 2 * half + dimension)
-        self._radius: Array = np.empty(half)
-        self._angle: Array = np.empty(half)
+    _further: ClassVar[int] = 1
 
     def _draw(self) -> NDArray[np.intp]:
         x = self._x[: self.dimension]
-        _box_muller(self._words, self._x, self._radius, self._angle)
+        self._box_muller()
         _uniforms(self._words[-self.dimension :], self._rest)
         np.log(self._rest, out=self._rest)
         x *= -float(self._rest.sum()) / math.sqrt(float(x @ x))
@@ -285,7 +276,7 @@ def discrete_gaussian(stream: PrivateStream, sigma: float, count: int) -> NDArra
     larger E or E', are decided with as many bits of U as it takes. About three proposals in four are kept.
     """
     if not 0.5 <= sigma <= 2.0**50:
-        raise ValueError(f"expected a sigma between 0.5 and 2^50, got {sigma!r}")
+        raise ValueError(f"expected a sigma between 0.5 and 2^50, found {sigma!r}")
     M = 1 << max(math.frexp(sigma)[1] - 18, 0)
     kept: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     missing = count

@@ -1,20 +1,29 @@
-"""The noise that the papers' theorems prescribe, for comparison; `--calibration theorem`.
+"""The theorems of the papers: the noise that they prescribe, and the epsilon that they claim for noise.
 
-None of it is trusted: whatever noise is used, the reported epsilon is the accountants'.
+None of it is trusted: `--calibration theorem` uses it, reports put it next to what is certified, and whatever noise is
+used, the reported epsilon is the accountants'. With Delta_k and s_k the sensitivity and the relative noise of a run's
+releases, `theorem_noise` and `theorem_epsilon` are, method by method,
+
+    dual averaging, node sampling     (1), (2) below, of L, rounds and records
+    consensus descent                 sigma^2 = sum_k (Delta_k/s_k)^2 / kappa                              (a)
+    multi-step ADMM                   sigma = (Delta/s) times the multiplier for that many steps           (b)
+    local DP, Laplace of scale b s_k  eps = sum_k (Delta_k/2) / (b s_k), as the paper takes 1/b for 2/b    (c)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from dpmpi.core import Planned
 from dpmpi.errors import ConfigError
-from dpmpi.privacy.gdp import gdp_mu
 
 
 def _check(L: float, T: int, q: int) -> None:
     if not 0 < L < math.inf or T < 1 or q < 1:
-        raise ConfigError(f"the theorem needs L > 0, T >= 1 and q >= 1, found L={L}, T={T}, q={q}")
+        raise ConfigError(f"expected L > 0, T >= 1 and q >= 1 for the theorem, found L={L}, T={T}, q={q}")
 
 
 def liu2022_sigma(L: float, T: int, q: int, eps: float, delta: float) -> float:
@@ -32,7 +41,7 @@ def liu2022_sigma(L: float, T: int, q: int, eps: float, delta: float) -> float:
     _check(L, T, q)
     if not 0 < eps <= 1 or not 0 < delta <= 1 / 3:
         raise ConfigError(
-            f"the theorem holds for 0 < epsilon <= 1 and 0 < delta <= 1/3, found {eps:g} and {delta:g}: "
+            f"expected 0 < epsilon <= 1 and 0 < delta <= 1/3 for the theorem, found {eps:g} and {delta:g}: "
             "use certified calibration"
         )
     return math.sqrt(12 * T * math.log(1 / delta)) * L / (q * eps)  # (1)
@@ -61,17 +70,15 @@ def node_sampling_sigma(L: float, T: int, q: int, iota: float, eps: float, delta
     """
     _check(L, T, q)
     if not 0 < iota <= 1:
-        raise ConfigError(f"the fraction of active nodes must be in (0, 1], found {iota:g}")
+        raise ConfigError(f"expected a fraction of active nodes in (0, 1], found {iota:g}")
     if not 0 < eps <= 1 or not 0 < delta0 <= 1:
         raise ConfigError(
-            f"the theorem holds for 0 < epsilon <= 1 and 0 < delta <= 1, found {eps:g} and {delta0:g}: "
+            f"expected 0 < epsilon <= 1 and 0 < delta <= 1 for the theorem, found {eps:g} and {delta0:g}: "
             "use certified calibration"
         )
-    fewest = 5 * eps**2 / (4 * iota**2)
+    fewest = math.ceil(5 * eps**2 / (4 * iota**2))
     if fewest > T:
-        raise ConfigError(
-            f"the theorem holds from {math.ceil(fewest)} rounds on, found {T}: run longer, or use certified calibration"
-        )
+        raise ConfigError(f"expected at least {fewest} rounds for the theorem, found {T}: use certified calibration")
     return math.sqrt(32 * T * math.log(2 / delta0)) * iota * L / (q * eps)  # (2)
 
 
@@ -88,7 +95,7 @@ def node_sampling_epsilon(sigma: float, L: float, T: int, q: int, iota: float, d
 
 
 def consensus_budget(eps: float, delta: float) -> float:
-    """Return what [SKD] Theorem 1 allows the releases of consensus gradient descent to spend together.
+    """Return the budget that [SKD] Theorem 1 gives the releases of consensus gradient descent.
 
         sum_t Delta_t^2 / M_t^2 <= eps^2 / (eps + 2 log(2/delta))                                       (3)
 
@@ -101,7 +108,7 @@ def consensus_budget(eps: float, delta: float) -> float:
     [SKD] Showkatbakhsh, Karakus, Diggavi. Differentially private consensus-based distributed optimization.
     """
     if not 0 < eps < math.inf or not 0 < delta < 1:
-        raise ConfigError(f"the theorem holds for epsilon > 0 and 0 < delta < 1, found {eps:g} and {delta:g}")
+        raise ConfigError(f"expected epsilon > 0 and 0 < delta < 1 for the theorem, found {eps:g} and {delta:g}")
     return eps**2 / (eps + 2 * math.log(2 / delta))  # (3)
 
 
@@ -122,16 +129,17 @@ def multistep_sigma(rounds: int, steps: int, eps: float, delta: float, c0: float
 
     in units of the sensitivity of one inner step. The theorem says of c0 no more than that it exists. The default 1 is
     the constant of the classical Gaussian mechanism, of which t l releases at (4) are a single one: valid for eps <= 1,
-    and for larger eps as long as c0 >= `multistep_constant`. Defects: Theorem 4, from which it is derived, composes t
-    arbitrary (eps, delta) mechanisms to (c0 sqrt(t) eps, delta), without any delta adding up; that is true of Gaussian
-    noise only. "Arbitrary eps" is wrong for every fixed c0: noise must fall as 1/sqrt(2 eps) in the end, not as 1/eps.
+    and for larger eps as long as c0 >= eps / (mu(eps, delta) sqrt(2 log(1.25/delta))). Defects: Theorem 4, from which
+    it is derived, composes t arbitrary (eps, delta) mechanisms to (c0 sqrt(t) eps, delta), without any delta adding up;
+    that is true of Gaussian noise only. "Arbitrary eps" is wrong for every fixed c0: noise must fall as 1/sqrt(2 eps)
+    in the end, not as 1/eps.
 
     [HG] Huang, Gong. Differentially private ADMM for convex distributed learning: improved accuracy via multi-step
     approximation.
     """
     if rounds < 1 or steps < 1 or not 0 < eps < math.inf or not 0 < delta < 1 or not 0 < c0 < math.inf:
         raise ConfigError(
-            f"the theorem needs rounds, steps >= 1, epsilon > 0, 0 < delta < 1 and c0 > 0, found {rounds}, {steps}, "
+            f"expected rounds, steps >= 1, epsilon > 0, 0 < delta < 1 and c0 > 0, found {rounds}, {steps}, "
             f"{eps:g}, {delta:g} and {c0:g}"
         )
     return c0 * math.sqrt(2 * rounds * steps * math.log(1.25 / delta)) / eps  # (4)
@@ -142,13 +150,6 @@ def multistep_epsilon(sigma: float, rounds: int, steps: int, delta: float, c0: f
     if sigma <= 0 or rounds < 1 or steps < 1 or not 0 < delta < 1 or not 0 < c0 < math.inf:
         return None
     return c0 * math.sqrt(2 * rounds * steps * math.log(1.25 / delta)) / sigma
-
-
-def multistep_constant(eps: float, delta: float) -> float:
-    """Return the smallest c0 with which [HG] Theorem 6 is true: (4) then is sqrt(t l)/mu(eps, delta)."""
-    if not 0 < eps < math.inf or not 0 < delta < 1:
-        raise ConfigError(f"the constant needs epsilon > 0 and 0 < delta < 1, found {eps:g} and {delta:g}")
-    return eps / (gdp_mu(eps, delta) * math.sqrt(2 * math.log(1.25 / delta)))
 
 
 # --- local privacy with random weights -------------------------------------------------------------------------------
@@ -171,10 +172,13 @@ def local_epsilon(
 
     [XYD] Xiao, Ye, Devadas. Local differential privacy in decentralized optimization. arXiv:1902.06101, 2019.
     """
-    _check_local(steps, bound, dimension)
+    if not all(0 <= alpha < math.inf for alpha in steps) or not 0 <= bound < math.inf or dimension < 1:
+        raise ConfigError(
+            f"expected steps >= 0, a bound >= 0 and a dimension >= 1 for the theorem, found {bound}, {dimension}"
+        )
     if len(betas) != len(steps) or not all(0 <= beta < math.inf for beta in betas) or not 0 <= delta < 1:
         raise ConfigError(
-            f"the theorem needs a rate >= 0 for each of {len(steps)} steps and 0 <= delta < 1, found {len(betas)} "
+            f"expected a rate >= 0 for each of {len(steps)} steps and 0 <= delta < 1, found {len(betas)} "
             f"rates and delta {delta:g}"
         )
     losses = [alpha * beta * bound for alpha, beta in zip(steps, betas, strict=True)]
@@ -184,16 +188,6 @@ def local_epsilon(
     return mean + math.sqrt(-2 * math.log(delta) * dimension * math.fsum(e * e for e in losses))  # (6)
 
 
-def local_rate(eps: float, growth: Sequence[float], steps: Sequence[float], bound: float, dimension: int = 1) -> float:
-    """Return the beta for which rates beta growth_k spend `eps` by (5): the noise that [XYD] Theorem 2.2 prescribes."""
-    if not 0 < eps < math.inf:
-        raise ConfigError(f"epsilon must be positive and finite, found {eps}")
-    spent = local_epsilon(growth, steps, bound, dimension)
-    if spent == 0:
-        raise ConfigError("expected a round with a rate, a step and a bound above 0, found none: nothing to calibrate")
-    return eps / spent
-
-
 def local_gamma(beta: float, omega: float, shift: float) -> float:
     """Return the bound of [XYD] Theorem 2.3 on gamma, the expected loss over the largest, for weights of width omega.
 
@@ -201,11 +195,11 @@ def local_gamma(beta: float, omega: float, shift: float) -> float:
 
     P and Q being the probabilities of 0 <= x <= (omega - T)/2 when x is uniform on [0, omega], or [-T, omega - T], plus
     noise. Defects: (7) is no bound. On that stretch the proof takes the ratio of moving towards the middle, but that
-    of moving away is larger, see (3) of mixtures.py: at beta omega = 1, T = omega/2 it says 0.883, gamma is 0.923. Its
-    (27) prints e^(omega T). `mixtures.gamma_reduction` is exact.
+    of moving away is larger, (3) of random_weights.py: at beta omega = 1, T = omega/2 it says 0.883, gamma is
+    0.923. Its (27) prints e^(omega T). `gamma_reduction` is exact.
     """
     if not 0 < beta < math.inf or not 0 < shift < omega < math.inf:
-        raise ConfigError(f"the theorem holds for beta > 0 and 0 < shift < omega, found {beta}, {shift} and {omega}")
+        raise ConfigError(f"expected beta > 0 and 0 < shift < omega for the theorem, found {beta}, {shift} and {omega}")
     w, t = beta * omega, beta * shift
     m = (w - t) / 2
     P = (2 * m + math.expm1(-m) - math.exp(-w) * math.expm1(m)) / (2 * w)
@@ -213,8 +207,73 @@ def local_gamma(beta: float, omega: float, shift: float) -> float:
     return math.log(math.exp(t) * (1 - 2 * P) + 2 * Q) / t  # (7)
 
 
-def _check_local(steps: Sequence[float], bound: float, dimension: int) -> None:
-    if not all(0 <= alpha < math.inf for alpha in steps) or not 0 <= bound < math.inf or dimension < 1:
+@dataclass(frozen=True)
+class Claim:
+    """The facts about a run that a theorem speaks of."""
+
+    planned: Sequence[Planned]
+    lipschitz: float
+    rounds: int
+    records: int
+    share: float
+    delta: float
+
+    @property
+    def square(self) -> float:
+        """The sum of (Delta_k/s_k)^2."""
+        return math.fsum(r.count * (r.sensitivity / r.scale) ** 2 for r in self.planned)
+
+    @property
+    def local(self) -> float:
+        """The epsilon (c) of Laplace noise at b = 1, by (5)."""
+        shifts = [r.count * r.sensitivity / r.scale for r in self.planned]
+        return local_epsilon([1.0] * len(shifts), shifts, bound=0.5)
+
+    @property
+    def count(self) -> int:
+        """The number of releases."""
+        return sum(r.count for r in self.planned)
+
+
+_Theorem: TypeAlias = tuple[Callable[[Claim, float], float], Callable[[Claim, float], float | None]]
+
+_LOCAL: _Theorem = (
+    lambda c, eps: math.sqrt(2.0) * c.local / eps,  # (c), with sigma = sqrt(2) b
+    lambda c, sigma: math.sqrt(2.0) * c.local / sigma,
+)
+THEOREMS: dict[str, _Theorem] = {
+    "dp-dda": (
+        lambda c, eps: liu2022_sigma(c.lipschitz, c.rounds, c.records, eps, c.delta),
+        lambda c, sigma: liu2022_epsilon(sigma, c.lipschitz, c.rounds, c.records, c.delta),
+    ),
+    "sampled-dda": (
+        lambda c, eps: node_sampling_sigma(c.lipschitz, c.rounds, c.records, c.share, eps, c.delta),
+        lambda c, sigma: node_sampling_epsilon(sigma, c.lipschitz, c.rounds, c.records, c.share, c.delta),
+    ),
+    "dp-dgd": (
+        lambda c, eps: math.sqrt(c.square / consensus_budget(eps, c.delta)),  # (a)
+        lambda c, sigma: consensus_epsilon(c.square / sigma**2, c.delta),
+    ),
+    "ip-admm": (
+        lambda c, eps: math.sqrt(c.square / c.count) * multistep_sigma(c.count, 1, eps, c.delta),  # (b)
+        lambda c, sigma: multistep_epsilon(sigma / math.sqrt(c.square / c.count), c.count, 1, c.delta),
+    ),
+} | dict.fromkeys(("ldp-admm", "ldp-gd", "ldp-gd-minmax"), _LOCAL)
+"""The noise that a method's theorem prescribes for an epsilon, and the epsilon that it claims for a noise."""
+
+
+def theorem_noise(algorithm: str, claim: Claim, epsilon: float) -> float:
+    """Return the noise that the paper's theorem prescribes; raise `ConfigError` where there is none."""
+    if algorithm not in THEOREMS:
         raise ConfigError(
-            f"the theorem needs steps >= 0, a bound >= 0 and a dimension >= 1, found {bound}, {dimension}"
+            f"expected a method whose noise a theorem prescribes ({', '.join(THEOREMS)}), found {algorithm}: "
+            "use --calibration certified"
         )
+    return THEOREMS[algorithm][0](claim, epsilon)
+
+
+def theorem_epsilon(algorithm: str, claim: Claim, sigma: float) -> float | None:
+    """Return the epsilon that the paper's theorem claims for this noise, or None where it says nothing."""
+    if sigma == 0 or algorithm not in THEOREMS or claim.count == 0:
+        return None
+    return THEOREMS[algorithm][1](claim, sigma)

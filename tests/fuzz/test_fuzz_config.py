@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.config import Config, from_values, make_parser, parse
 from dpmpi.errors import DpmpiError
-from dpmpi.penalties import parse_penalty
-from dpmpi.planning import schedule_of, source_of
-from dpmpi.problem import Batch
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.flags import from_values, make_parser, parse
+from dpmpi.runtime.settings import Settings
 
 VALID = [
     parse(["--algorithm", name, "--rounds=40", "--noise=0.5", "--data=synthetic:samples=60,features=4"]).to_toml()
@@ -24,10 +23,9 @@ VALID = [
 
 def understood(config: Config) -> Config:
     """Let all settings that are small languages of their own be read; return the configuration."""
-    parse_penalty(config.penalty, config.domain)
-    Batch.parse(config.batch)
-    source_of(config)
-    schedule_of(config, 4)
+    settings = Settings.of(config)
+    assert settings.source is not None
+    settings.schedule(4)
     return config
 
 

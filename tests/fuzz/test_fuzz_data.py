@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmpi.data import parse_source
-from dpmpi.data.adult import ATTRIBUTES, FEATURES
+from dpmpi.data.adult import ATTRIBUTES, FEATURE_NAMES
+from dpmpi.data.file_reading import ALWAYS_BYTES, LONGEST_LINE, MOST_FEATURES, MOST_TIMES
 from dpmpi.data.libsvm import read_rows, to_dense
 from dpmpi.data.shards import read_npz
-from dpmpi.data.streams import ALWAYS_BYTES, LONGEST_LINE, MOST_FEATURES, MOST_TIMES
 from dpmpi.errors import DataError, DpmpiError
-from dpmpi.rows import Csr, Dense
+from dpmpi.problem.rows import Csr, Dense
 
 PACK = {"": bytes, ".gz": lambda raw: gzip.compress(raw, mtime=0), ".bz2": bz2.compress, ".xz": lzma.compress}
 
@@ -179,7 +179,7 @@ def test_a_large_array_is_read_to_its_checksum(tmp_path):
     raw = archive({"X": DRAW.normal(size=(4000, 3)), "y": np.ones(4000)})
     assert raw.count(b"(4000, 3)") == 1
     path.write_bytes(raw.replace(b"(4000, 3)", b"(4000, 2)"))
-    with pytest.raises(DataError, match=r"not an \.npz of plain arrays"):
+    with pytest.raises(DataError, match=r"expected an \.npz of plain arrays"):
         read_npz(path)
 
 
@@ -263,12 +263,12 @@ def coded(files) -> list[tuple[float, ...]]:
             text = line.split(b"#")[0]
             if text.strip() and not text.startswith(b"|") and b"?" not in text:
                 cells = [cell.strip().decode("latin-1") for cell in text.split(b",")]
-                row = dict.fromkeys(FEATURES, 0.0)
+                row = dict.fromkeys(FEATURE_NAMES, 0.0)
                 for (name, kind), cell in zip(ATTRIBUTES.items(), cells, strict=False):
                     row[name if isinstance(kind, float) else f"{name}={cell}"] = (
                         min(int(cell) / kind, 1.0) if isinstance(kind, float) else 1.0
                     )
-                assert len(row) == len(FEATURES), "a category that there is not"
+                assert len(row) == len(FEATURE_NAMES), "a category that there is not"
                 rows.append((1.0 if ">" in cells[-1] else -1.0, *row.values()))
     return sorted(rows)
 
@@ -347,4 +347,4 @@ def test_a_file_without_lines_ends_at_the_limit(tmp_path):
     path = tmp_path / "hole"
     with path.open("wb") as file:
         file.truncate(4 * LONGEST_LINE)
-    assert "a line of more than 16 MB" in str(attempt("hole", lambda: load(f"libsvm:{path}")))
+    assert "expected lines of at most 16 MB" in str(attempt("hole", lambda: load(f"libsvm:{path}")))

@@ -14,22 +14,21 @@ from hostile import attempt, changed, damaged, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmpi.checkpoint import Manifest, read_checkpoint, read_manifest, write_manifest
-from dpmpi.config import parse
+from dpmpi.commands.sweep.file import read_sweep
+from dpmpi.commands.sweep.runs import make_runs
 from dpmpi.core import Sampling
 from dpmpi.crypto.keys import Identity, check_identity, load_identity, load_roster, make_identities
 from dpmpi.data import Shard
 from dpmpi.errors import CheckpointError, ConfigError, DpmpiError, LedgerError
-from dpmpi.graphs import make_graph
-from dpmpi.planning import read_budget
+from dpmpi.network.graph import make_graph
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import FIRST, Ledger, _hash, read_ledger, recorded_runs, recorded_spending
-from dpmpi.rows import Dense
-from dpmpi.rundir import RunDirectory
-from dpmpi.snapshots import FORMAT, Snapshot, to_bytes
-from dpmpi.sweep.file import read_sweep
-from dpmpi.sweep.plan import plan_runs
-from dpmpi.wallets import check_owner, first_order, owner_mark
+from dpmpi.problem.rows import Dense
+from dpmpi.runtime.budget import check_ledger_owner, first_order, owner_mark, read_budget
+from dpmpi.runtime.flags import parse
+from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.recovery.checkpoint import Manifest, read_checkpoint, read_manifest, write_manifest
+from dpmpi.runtime.recovery.snapshot import FORMAT, Snapshot, to_bytes
 
 # --- ledgers ---------------------------------------------------------------------------------------------------------
 
@@ -64,7 +63,7 @@ def test_damaged_ledger(data, ledger, tmp_path):
             isinstance(told, LedgerError) or [header for header, _, _ in told] == [h for h, _, _ in runs][: len(told)]
         )
     attempt("ledger, order", lambda: first_order(path))
-    attempt("ledger, owner", lambda: check_owner(path, "x"))
+    attempt("ledger, owner", lambda: check_ledger_owner(path, "x"))
 
 
 @given(data=st.data())
@@ -88,7 +87,7 @@ def test_rewritten_ledger(data, ledger, tmp_path):
             assert all(isinstance(count, int) and count > 0 for count in spent.values())
         assert recorded_spending(path) == sum((spent for _, spent, _ in found), Counter())
     attempt("rewritten ledger, order", lambda: first_order(path))
-    attempt("rewritten ledger, owner", lambda: check_owner(path, "x"))
+    attempt("rewritten ledger, owner", lambda: check_ledger_owner(path, "x"))
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ def test_rewritten_checkpoint(data, tmp_path):
 @examples(120)
 def test_damaged_manifest(data, tmp_path):
     directory = RunDirectory(tmp_path)
-    manifest = Manifest("ab12", "c" * 64, "full", 4, (0, 1, 3), 400)
+    manifest = Manifest("ab12", "c" * 64, 4, (0, 1, 3), 400)
     write_manifest(directory, manifest)
     path = tmp_path / "checkpoint" / "manifest.json"
     whole = path.read_bytes()
@@ -288,7 +287,7 @@ y = "accuracy"
 def test_sweep_file(raw, quick, tmp_path):
     path = tmp_path / "sweep.toml"
     path.write_bytes(raw)
-    runs = attempt("sweep file", lambda: plan_runs(read_sweep(path, quick=quick)))
+    runs = attempt("sweep file", lambda: make_runs(read_sweep(path, quick=quick)))
     if not isinstance(runs, ConfigError):
         assert len({run.path for run in runs}) == len(runs) >= 1
         assert all(not Path(run.path).is_absolute() and ".." not in Path(run.path).parts for run in runs)

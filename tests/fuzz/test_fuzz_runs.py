@@ -15,11 +15,11 @@ from hostile import attempt, changed, damaged, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmpi import verify as verifier
+from dpmpi.commands import verify as verifier
+from dpmpi.commands.report.command import write_report
 from dpmpi.errors import DpmpiError
-from dpmpi.report.command import write_report
-from dpmpi.results import read_run, read_sweep_directory
 from dpmpi.run import main as run
+from dpmpi.runtime.output.results import read_run, read_sweep_directory
 
 FLAGS = (
     "--algorithm dp-dda --data synthetic:samples=60,features=3 --rounds 20 --noise 2 --delta 1e-4 --evaluate 5 "
@@ -88,7 +88,7 @@ def test_verify(data, finished):
 @given(data=st.data())
 @examples(40)
 def test_report(data, finished, monkeypatch):
-    monkeypatch.setattr("dpmpi.report.command.png_renderer", lambda: (None, ""))
+    monkeypatch.setattr("dpmpi.commands.report.drawing.FORMATS", ("svg",))
     path, _ = finished
     damage(data, finished, (".json", ".toml", "rank-001.jsonl"))
     attempt("run directory", lambda: read_run(path))
@@ -120,7 +120,7 @@ def swept(tmp_path_factory, finished):
 @given(data=st.data())
 @examples(40)
 def test_sweep_directory(data, swept, monkeypatch):
-    monkeypatch.setattr("dpmpi.report.command.png_renderer", lambda: (None, ""))
+    monkeypatch.setattr("dpmpi.commands.report.drawing.FORMATS", ("svg",))
     path, index = swept
     whole = json.dumps(index).encode()
     table = changed(index).map(lambda value: json.dumps(value).encode())

@@ -9,10 +9,11 @@ from hostile import attempt, damaged, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import Greeting, Handshake, Identity, Session, verify_hello
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ProtocolError, SealBroken
-from dpmpi.wire import SEAL_BYTES, TRAILER_BYTES, Channel
+from dpmpi.network.channel import TRAILER_BYTES, Channel
 
 SESSION = Session(bytes(range(8)), 3)
 IDENTITIES = [Identity(bytes([rank + 1]) * 32) for rank in range(2)]

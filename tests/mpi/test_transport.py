@@ -7,14 +7,14 @@ import pytest
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.errors import NeighbourSilent, ProtocolError
-from dpmpi.graphs import make_graph
-from dpmpi.penalties import Regulariser
+from dpmpi.network.graph import make_graph
+from dpmpi.network.schedule import make_schedule
+from dpmpi.network.transport.meter import Meter
+from dpmpi.network.transport.mpi import MpiTransport
 from dpmpi.privacy.mechanisms import make_mechanism
+from dpmpi.problem.penalties import Regulariser
 from dpmpi.rng import insecure_key
-from dpmpi.schedules import make_schedule
 from dpmpi.testing import random_shards, simulate
-from dpmpi.transport.meter import Meter
-from dpmpi.transport.mpi import MpiTransport
 
 pytestmark = pytest.mark.mpi(min_size=4)
 

@@ -1,0 +1,194 @@
+"""What the ADMM methods share; not a method itself.
+
+Consensus over the edges of a graph, for local objectives f_i + h and a penalty rho > 0 per edge. Agent i keeps a public
+iterate w_i, the sum s_i of its neighbours' iterates and a multiplier gamma_i, all zero at the start. In every round,
+with d_i its number of neighbours,
+
+    p_i     = 2 gamma_i + rho (s_i + d_i w_i)                                                       (1)
+    w_i    <- a minimiser, exact or not, of  f_i(w) + h(w) - <p_i, w> + rho d_i |w|^2               (2)
+    s_i    <- sum over the neighbours j of w_j                                                      (3)
+    gamma_i <- gamma_i - (rho/2) (d_i w_i - s_i)                                                    (4)
+
+Up to a constant, (2) is f_i + h - 2 <gamma_i, w> + rho sum_j |w - (w_i + w_j)/2|^2: Eq. (9a) with (8) of [HG20]; (4) is
+its (9b). As every edge has the same rho, the gamma_i always add up to zero, so that a fixed point of (1) to (4), at
+which all w_i agree, minimises sum_i (f_i + h) = n F. Everything here depends on data through the released w_i alone.
+
+Defaults, from public facts alone. beta = smoothness of f_i (valid for all data) + l2 weight; where there is no
+smoothness, L takes its place. rho = beta / (16 max_j d_j): on logistic problems with unit rows 2 rho d_i is then about
+.03 on a regular graph, between the values at which consensus or the local objectives become too slow.
+
+[HG20] Huang, Gong. Differentially private ADMM for convex distributed learning: improved accuracy via multi-step
+       approximation. 2020.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dpmpi.core import Agent, Array, Asked, Method, NeighbourSum, Steps, Terms, combine, hyperparameter, public
+from dpmpi.errors import ConfigError
+
+RHO_HELP = "penalty of disagreement; default beta / (16 largest degree), for dp-admm beta / 8"
+ETA_HELP = "weight of the proximal term |w - w_i|^2 / 2; default beta, for dp-admm beta / 2"
+GROWTH_HELP = "eta, or eta sqrt(steps so far); auto: constant for a smooth loss"
+WHY_PUBLIC = "computed from releases, this rank's and its neighbours', and public parameters"
+
+
+def curvature(terms: Terms) -> float:
+    """Return beta: the smoothness of f_i + h, or L where f_i is not smooth."""
+    return (terms.lipschitz if terms.smoothness is None else terms.smoothness) + terms.strong_convexity
+
+
+def positive(name: str, value: float) -> None:
+    """Raise `ConfigError` unless the hyperparameter is above 0."""
+    if not value > 0.0:
+        raise ConfigError(f"expected --{name} above 0, found {value}: leave it out for the default")
+
+
+def smooth(terms: Terms, method: str) -> float:
+    """Return the smoothness of f_i; raise `ConfigError` if there is none."""
+    if terms.smoothness is None:
+        raise ConfigError(
+            f"expected a smooth loss and rows of norm at most 1 for {method}, found a loss without a curvature bound: "
+            "use --loss logistic, squared or mean with normalized rows, or ip-admm"
+        )
+    return terms.smoothness
+
+
+def grown(eta: float, growth: str, terms: Terms, step: int) -> float:
+    """Return the weight of the proximal term in the step-th step: eta, or eta sqrt(step)."""
+    grows = growth == "sqrt" or (growth == "auto" and terms.smoothness is None)
+    return eta * math.sqrt(step) if grows else eta
+
+
+def full_batch(terms: Terms, method: str) -> None:
+    """Raise `ConfigError` for a batch that is not all records."""
+    if terms.sampling.kind != "full":
+        raise ConfigError(
+            f"expected all records in every round for {method}, found {terms.sampling.kind}: use --batch full"
+        )
+
+
+@dataclass
+class State:
+    """What an agent carries from round to round."""
+
+    w: Array
+    near: Array
+    """s_i of (3)"""
+    gamma: Array
+    pull: Array
+    """p_i of (1)"""
+    total: Array
+    """The sum of the iterates that the model averages."""
+    scratch: Array
+
+
+@dataclass(frozen=True)
+class Averaging(Method):
+    """A method whose model is an average of one public iterate per round."""
+
+    average: Literal["tail", "mean", "last"] = hyperparameter(
+        "tail", "model: mean over the second half of the rounds, over all rounds, or the last iterate"
+    )
+
+    def skipped(self, terms: Terms) -> int:
+        """Return the number of first rounds that do not count in the average; all if there is none."""
+        return {"tail": terms.rounds // 2, "mean": 0, "last": sys.maxsize}[self.average]
+
+    def remember(self, agent: Agent, w: Array, total: Array, t: int) -> None:
+        """Add the iterate of round t to `total` if it counts."""
+        if t > self.skipped(agent.terms):
+            total += w
+
+    def write_average(self, agent: Agent, w: Array, total: Array, t: int, out: Array) -> None:
+        """Write the mean of the iterates that count up to round t to `out`; the last one if none does."""
+        counted = t - self.skipped(agent.terms)
+        np.copyto(out, w if counted <= 0 else total)
+        if counted > 0:
+            out /= counted
+
+
+@dataclass(frozen=True)
+class ConsensusAdmm(Averaging):
+    """Steps (1), (3) and (4), for methods that differ in (2)."""
+
+    state: ClassVar[Any] = State
+    asks: ClassVar[tuple[Asked, ...]] = ("neighbour sum",)
+
+    rho: float | None = hyperparameter(None, RHO_HELP, minimum=0.0)
+
+    def check(self, terms: Terms) -> None:
+        """Raise `ConfigError` for a rho that is not above 0."""
+        positive("rho", self.penalty(terms))
+
+    def penalty(self, terms: Terms) -> float:
+        """Return rho."""
+        return curvature(terms) / (16.0 * max(1, terms.max_degree)) if self.rho is None else self.rho
+
+    def attract(self, agent: Agent, state: State) -> None:
+        """Compute (1)."""
+        p, gamma = state.pull, state.gamma
+        combine(p, (agent.terms.degree, state.w), (1.0, state.near))
+        combine(p, (self.penalty(agent.terms), p), (1.0, gamma), (1.0, gamma))
+
+    def spread(self, agent: Agent, state: State, t: int) -> Steps:
+        """Run (3) and (4), and count w_i in the model."""
+        yield NeighbourSum(public(state.w, because=WHY_PUBLIC), out=state.near)  # (3)
+        apart, rho = state.scratch, self.penalty(agent.terms)
+        combine(apart, (agent.terms.degree, state.w), (-1.0, state.near))
+        combine(state.gamma, (1.0, state.gamma), (-rho / 2.0, apart), scratch=apart)  # (4)
+        self.remember(agent, state.w, state.total, t)
+
+    def regroup(self, agent: Agent, state: State) -> Steps:
+        """Forget the multipliers, which add up to zero no more, and ask the neighbours that are left for (3)."""
+        state.gamma.fill(0.0)
+        yield NeighbourSum(public(state.w, because=WHY_PUBLIC), out=state.near)
+
+    def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
+        """Write the average of the public iterates up to round t to `out`."""
+        self.write_average(agent, state.w, state.total, t, out)
+
+
+@dataclass(frozen=True)
+class LocalMinimisation(ConsensusAdmm):
+    """What methods that solve (2) exactly need: a smooth loss, all records, a quadratic penalty."""
+
+    tolerance: float | None = hyperparameter(
+        None, "gradient norm at which a local minimisation stops; default 1e-8 L/records", minimum=0.0
+    )
+
+    def check(self, terms: Terms) -> None:
+        """Raise `ConfigError` where (2) cannot be solved to a certified accuracy."""
+        super().check(terms)
+        smooth(terms, "exact minimisation")
+        full_batch(terms, "exact minimisation")
+        positive("tolerance", self.accuracy(terms))
+        if terms.l1 > 0.0 or terms.bounded:
+            found = "an l1 term" if terms.l1 > 0.0 else "a domain"
+            raise ConfigError(
+                f"expected a penalty l2 or none without domain for exact minimisation, found {found}: use ip-admm"
+            )
+        if self.modulus(terms) <= 0.0:
+            raise ConfigError(
+                "expected a neighbour or an l2 penalty for exact minimisation, found neither: use --penalty l2:W"
+            )
+
+    def quadratic(self, terms: Terms) -> float:
+        """Return the weight q_i = l2 + 2 rho d_i of |w|^2 / 2 in (2)."""
+        return terms.strong_convexity + 2.0 * self.penalty(terms) * terms.degree
+
+    def modulus(self, terms: Terms) -> float:
+        """Return the strong convexity mu of (2) that holds for all data."""
+        return terms.curvature_floor + self.quadratic(terms)
+
+    def accuracy(self, terms: Terms) -> float:
+        """Return tau, the norm of the gradient of (2) at which its minimisation stops."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return terms.lipschitz * max(1e-8 / terms.sampling.records, 1e-13)

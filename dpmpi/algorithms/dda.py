@@ -1,0 +1,121 @@
+"""Distributed dual averaging on privatised subgradients, with and without node sampling.
+
+Agent i keeps a dual z_i. With a_t the weight of round t, A_t = a_1 + ... + a_t, gamma_t >= 0, iota the expected
+fraction of active ranks, and W(t) the mixing matrix of the round, every agent has in every round
+
+    x_i(t)   = argmin_x <z_i(t), x> + iota A_t h(x) + gamma_t |x|^2 / 2                   (1)
+
+and the agents that are active in round t do
+
+    s_i      = noised subgradient of f_i at x_i(t) over a batch                           (2)
+    z_i(t+1) = sum_j W_ij(t) (z_j(t) + a_t s_j)                                           (3)
+
+while the others keep z_i. The model is sum_t a_t x_i(t) / A_T. (1), (3) are Eqs. (5), (4) of [LJS22] when every
+rank is active (iota = 1), and Eqs. (6), (5) of [LJS23] with node sampling. a_t = 1, gamma_t = gamma sqrt(t) without
+noise is the conventional method of [DAW12].
+
+Privacy: the data enter only through (2). What is sent is a weighted sum of releases, hence post-processing. The
+schedule is public, so node sampling amplifies nothing; a rank pays for the rounds in which it speaks.
+
+Corrected: [LJS22] Theorem 1 takes the sensitivity of a one-sample subgradient to be 2L/q; it is 2L. Its listing
+collects from "all agents"; neighbours are meant. [LJS23] Algorithm 1, line 8, lets a sleeping agent keep a stale
+x_i; its analysis needs (1) for all i and t, so a rank that wakes up makes up the terms a_s x_i(s) of the rounds it
+slept through from its unchanged z_i. See docs/privacy.md.
+
+[LJS22] Liu, Johansson, Shi. Private stochastic dual averaging for decentralized empirical risk minimization.
+        IFAC-PapersOnLine 55(13), 2022.
+[LJS23] Liu, Johansson, Shi. Privacy amplification via node sampling for distributed empirical risk minimization.
+[DAW12] Duchi, Agarwal, Wainwright. Dual averaging for distributed optimization. IEEE TAC 57(3), 2012.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from dpmpi.core import Agent, Array, Method, Mix, Steps, combine, hyperparameter, public
+
+WHY_PUBLIC = "a weighted sum of releases"
+
+
+@dataclass
+class State:
+    """What an agent carries from round to round."""
+
+    z: Array
+    total: Array
+    """sum_s a_s x(s) over the rounds s <= last"""
+    last: int
+    x: Array
+    scratch: Array
+
+
+@dataclass(frozen=True)
+class DpDda(Method):
+    """Dual averaging with weights a_t = t and constant gamma, which suit a strongly convex h [LJS22]."""
+
+    adds_up: ClassVar[bool] = True
+
+    weighting: Literal["linear", "constant"] = hyperparameter("linear", "a_t = t or a_t = 1")
+    gamma: float = hyperparameter(20.0, "weight of |x|^2/2 in the dual step", minimum=0.0)
+    gamma_growth: Literal["constant", "sqrt"] = hyperparameter("constant", "gamma_t = gamma or gamma sqrt(t)")
+
+    def start(self, agent: Agent) -> State:
+        """Return z = 0."""
+        z, total, x, scratch = (np.zeros(agent.dimension) for _ in range(4))
+        scratch.fill(1.0)
+        agent.penalty.dual_step(scratch, agent.share, self._gamma(1), out=x)  # raises if (1) has no solution
+        return State(z, total, 0, np.zeros_like(x), np.zeros_like(x))
+
+    def round(self, agent: Agent, state: State, t: int) -> Steps:
+        """Run steps (1) to (3) of round t, after making up for the rounds slept through."""
+        z, x, a = state.z, state.x, self._a(t)
+        self._add_slept(agent, state, t, state.total)
+        agent.penalty.dual_step(z, agent.share * self._A(t), self._gamma(t), out=x)  # (1)
+        combine(state.total, (1.0, state.total), (a, x), scratch=state.scratch)
+        state.last = t
+        s = agent.release(agent.problem.subgradient(x))  # (2)
+        yield Mix(public(z, because=WHY_PUBLIC), plus=s, times=a, out=z)  # (3)
+
+    def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
+        """Write sum_{s <= t} a_s x(s) / A_t to `out`."""
+        np.copyto(out, state.total)
+        self._add_slept(agent, state, t + 1, out)
+        out /= self._A(t)
+
+    def _add_slept(self, agent: Agent, state: State, t: int, total: Array) -> None:
+        """Add a_s x(s) for last < s < t, in which z did not change."""
+        if t - state.last > 1:
+            s = np.arange(state.last + 1, t, dtype=np.float64)
+            a = s if self.weighting == "linear" else np.ones_like(s)
+            A = agent.share * (s * (s + 1) / 2 if self.weighting == "linear" else s)
+            gamma = self.gamma * (np.sqrt(s) if self.gamma_growth == "sqrt" else np.ones_like(s))
+            agent.penalty.add_dual_steps(state.z, a, A, gamma, total, state.scratch)
+
+    def _a(self, t: int) -> float:
+        return float(t) if self.weighting == "linear" else 1.0
+
+    def _A(self, t: int) -> float:  # noqa: N802 - the paper's letter
+        return t * (t + 1) / 2 if self.weighting == "linear" else float(t)
+
+    def _gamma(self, t: int) -> float:
+        return self.gamma * math.sqrt(t) if self.gamma_growth == "sqrt" else self.gamma
+
+
+@dataclass(frozen=True)
+class Dda(DpDda):
+    """Dual averaging with a_t = 1 and gamma_t = gamma sqrt(t) [DAW12]."""
+
+    weighting: Literal["linear", "constant"] = hyperparameter("constant", "a_t = t or a_t = 1")
+    gamma: float = hyperparameter(1.0, "weight of |x|^2/2 in the dual step", minimum=0.0)
+    gamma_growth: Literal["constant", "sqrt"] = hyperparameter("sqrt", "gamma_t = gamma or gamma sqrt(t)")
+
+
+@dataclass(frozen=True)
+class SampledDda(DpDda):
+    """Dual averaging in which only the ends of a few random edges are active in a round [LJS23]."""
+
+    schedule: ClassVar[Literal["static", "sampled"]] = "sampled"

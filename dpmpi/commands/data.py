@@ -1,0 +1,115 @@
+"""Prepare data sets once: list sources, code tables, cut shards."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
+from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
+from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, read_codebook
+from dpmpi.data.shards import write_npz
+from dpmpi.data.table import code_table
+from dpmpi.errors import ConfigError
+from dpmpi.runtime.flags import Parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `python -m dpmpi data`."""
+    more = "ACTION --help tells more"
+    parser = Parser("python -m dpmpi data", None, "Prepare data sets once.", more, allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("list", help="what --data of a run takes", allow_abbrev=False)
+    example = "example: python -m dpmpi data shard libsvm:a9a.bz2 --ranks 20 --seed 7 --out 'shards/a9a-{rank}.npz'"
+    what = "cut a data set into one file per rank"
+    shard = actions.add_parser("shard", help=what, allow_abbrev=False, epilog=example)
+    shard.add_argument("source", help="what --data of a run takes: libsvm:PATH, adult:DIR or synthetic:...")
+    losses = ("hinge", "logistic", "squared", "mean")
+    shard.add_argument("--loss", default="hinge", choices=losses, help="squared keeps real labels (default: hinge)")
+    example = "example: python -m dpmpi data adult data/uci --out adult.svm"
+    what = "code the UCI census records: one file, or with --ranks one per rank"
+    adult = actions.add_parser("adult", help=what, allow_abbrev=False, epilog=example)
+    adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
+    adult.set_defaults(loss="hinge")
+    _add_table(actions)
+    for action in (shard, adult):
+        action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
+        names = "file names, with {rank}" if action is shard else "a .npz or .svm file; with --ranks names with {rank}"
+        action.add_argument("--out", required=True, metavar="FILE", help=names)
+        action.add_argument("--seed", type=int, help="the shared seed: shuffles the rows (default: 0)")
+        action.add_argument("--samples", type=int, metavar="N", help="use only so many rows in total")
+        action.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True)
+    flags, unknown = parser.parse_known_args(argv)
+    if unknown:  # the action's own parser knows which flag was meant
+        actions.choices[flags.action].error(f"unrecognized arguments: {' '.join(unknown)}")
+    if flags.action == "list":
+        for source in SOURCES.values():
+            print((source.__doc__ or "").splitlines()[0].replace("`", ""))
+    elif flags.action == "table":
+        _write_table(flags)
+    elif flags.action == "adult" and flags.ranks is None:
+        _write_adult(flags)
+    else:
+        _write_shards(flags)
+    return 0
+
+
+def _add_table(actions: Any) -> None:
+    table = actions.add_parser("table", help="code a CSV table by a codebook, for shards", allow_abbrev=False)
+    table.formatter_class = argparse.RawDescriptionHelpFormatter
+    table.description = "Code a table by a codebook that all parties agreed on. Without TABLE, say what it gives."
+    table.epilog = (
+        "examples: python -m dpmpi data table --codebook codebook.toml\n"
+        f"          python -m dpmpi data table patients.csv --codebook codebook.toml --out hospital-0.npz\n\n{EXAMPLE}"
+    )
+    table.add_argument("table", nargs="?", type=Path, metavar="TABLE", help="CSV with a header line, plain or .gz ...")
+    table.add_argument("--codebook", required=True, type=Path, metavar="FILE", help="what becomes of which column")
+    table.add_argument("--out", type=Path, metavar="FILE", help="the shard to write, a .npz file")
+    table.add_argument("--separator", choices=SEPARATORS, help="(default: the codebook's, or what fits the header)")
+    table.add_argument("--decimal", choices=DECIMALS, help="comma for 37,5 (default: the codebook's, or point)")
+    table.add_argument("--unlabelled", action="store_true", help="the table has no labels: to predict, not to learn")
+
+
+def _write_table(flags: argparse.Namespace) -> None:
+    if (flags.table is None) != (flags.out is None) or (flags.out is not None and flags.out.suffix != ".npz"):
+        pair = "expected TABLE and --out FILE.npz, or neither to look at the codebook alone"
+        raise ConfigError(f"{pair}, found one or another name")
+    codebook = read_codebook(flags.codebook)
+    given = {name: getattr(flags, name) for name in ("separator", "decimal") if getattr(flags, name) is not None}
+    if flags.table is None:
+        print(f"{len(codebook.features)} columns: {', '.join(codebook.features)}")
+    else:
+        coded = code_table(flags.table, replace(codebook, **given), labelled=not flags.unlabelled)
+        write_npz(flags.out, coded.rows, coded.labels)
+        print(f"{coded.rows.count} rows of {coded.rows.dimension} columns: {flags.out}")
+        if coded.dropped:
+            print(f"left out for missing values: {coded.dropped} rows")
+        if coded.unused:
+            print(f"not in the codebook, left out: {', '.join(coded.unused)}")
+    print(f"codebook {codebook.digest}: all parties must see the same")
+
+
+def _write_adult(flags: argparse.Namespace) -> None:
+    if "{" in flags.out or flags.seed is not None or flags.samples is not None:
+        raise ConfigError("expected --ranks N with {rank}, --seed or --samples, found none: give it, or leave them out")
+    rows = write_adult(Adult.parse(flags.folder, SourceOptions(normalize=flags.normalize)), Path(flags.out))
+    print(f"{rows} rows of {len(FEATURE_NAMES)} columns: {flags.out}", file=sys.stderr)
+
+
+def _write_shards(flags: argparse.Namespace) -> None:
+    seed = flags.seed or 0
+    if flags.ranks < 1 or seed < 0:
+        raise ConfigError(f"expected --ranks >= 1 and --seed >= 0, found {flags.ranks} and {seed}")
+    spec = f"adult:{flags.folder}" if flags.action == "adult" else flags.source
+    given = {"samples": flags.samples, "normalize": flags.normalize, "loss": flags.loss}
+    source = parse_source(spec, test_fraction=0.0, seed=seed, **given)
+
+    def progress(done: int) -> None:
+        print(f"\r{done}/{flags.ranks} shards", end="", file=sys.stderr, flush=True)
+
+    paths = write_shards(source, flags.ranks, flags.out, progress)
+    print(f"\r{len(paths)} shards: {paths[0]} ... {paths[-1]}", file=sys.stderr)

@@ -1,0 +1,67 @@
+"""The commands beside training: `python -m dpmpi COMMAND ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError, nearest
+from dpmpi.network.launcher import launched_as
+from dpmpi.runtime.output.console import hush, say
+
+COMMANDS = {
+    "run": "train: mpirun -n 20 python -m dpmpi.run ...",
+    "bench": "what a round costs here, next to bare MPI: mpirun -n 4 python -m dpmpi bench",
+    "plan": "noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...",
+    "verify": "replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo",
+    "audit": "measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...",
+    "data": "list sources, code tables, cut shards: python -m dpmpi data table FILE --codebook FILE --out 0.npz",
+    "sweep": "a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick",
+    "chaos": "break runs on purpose and check what was promised: python -m dpmpi chaos --runs 20 -- --rounds 300",
+    "keys": "identities for sealed messages: python -m dpmpi keys make 20 keys/",
+    "report": "figures and one page from runs or a sweep: python -m dpmpi report runs/demo",
+}
+FILES = {"run": "dpmpi.run", **{name: f"dpmpi.commands.{name}" for name in ("data", "keys", "plan", "verify")}}
+"""The modules of the commands that are not folders."""
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    lines = [f"  {name:<8} {help_}" for name, help_ in COMMANDS.items()]
+    return "\n".join(["usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)", "", *lines])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    try:
+        if words[0] not in COMMANDS:
+            known, near = ", ".join(COMMANDS), nearest(words[0], COMMANDS)
+            raise ConfigError(f"expected a command among {known}, found {words[0]!r}{near}")
+        file = FILES.get(words[0], f"dpmpi.commands.{words[0]}.command")
+        return int(import_module(file).main(words[1:]))  # each command brings its own imports
+    except (DpmpiError, OSError, MemoryError, KeyboardInterrupt) as error:
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> int:
+    """Say why a command ended, in one line; return the exit code."""
+    code, why = ConfigError.exit_code, f"not enough memory: {error}"
+    if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+        hush(sys.stdout)
+        return 0
+    if isinstance(error, DpmpiError):
+        code, why = error.exit_code, str(error)
+    elif isinstance(error, KeyboardInterrupt):
+        code, why = INTERRUPTED, "interrupted"
+    elif isinstance(error, OSError):
+        hush(sys.stdout)  # it may be what cannot be written
+        why = f"{error.filename or 'the output'}: {error.strerror or error}"
+    if launched_as(os.environ)[0] == 0:
+        say(f"dpmpi: {why}", sys.stderr)
+    return code

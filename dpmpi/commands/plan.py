@@ -1,0 +1,186 @@
+"""What a run will cost, before it runs: noise, epsilon, messages, bytes, mixing, seconds. No MPI, no training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpmpi.data.source import deal
+from dpmpi.errors import ConfigError
+from dpmpi.network.launcher import usable_cores
+from dpmpi.privacy.releases import spent_epsilon, tally
+from dpmpi.runtime.config import flag_of
+from dpmpi.runtime.cost.dry_run import Hosts
+from dpmpi.runtime.cost.fit import Fit, load
+from dpmpi.runtime.cost.model import pattern_of, seconds, sizes
+from dpmpi.runtime.flags import from_values, make_parser
+from dpmpi.runtime.plan import Plan, make_plan, noise_levels
+from dpmpi.runtime.settings import Settings
+
+EXAMPLES = """\
+examples:
+  python -m dpmpi plan --ranks 20 --samples-per-rank 20000 --dimension 2000 --rounds 2000 --batch 256 --epsilon 1
+  python -m dpmpi plan --config runs/demo/config.toml --ranks 20 --json
+  python -m dpmpi plan --ranks 20 --samples-per-rank 20000 --dimension 2000 --rounds 2000 --batch 256 --predict \\
+         --cores-per-host 64 --ranks-per-host 64
+"""
+
+
+def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
+    """Return the plan as JSON-ready figures: a range where ranks differ, null where one does not apply."""
+    config, active, records = plan.config, plan.active, plan.records
+    graph, sigmas = plan.schedule.graph, noise_levels(plan)
+    plan.settings.noise.check_room(plan, max(sigmas))
+    kinds = {(plan.terms(rank), sigma) for rank, sigma in enumerate(sigmas)}
+    epsilons = [spent_epsilon(tally(plan.releases(*kind)), config.delta) for kind in kinds]
+    finite = [epsilon for epsilon in epsilons if epsilon is not None]
+    payload = None if dimension is None else sum(plan.payload_bytes(rank) for rank in range(plan.ranks))
+    return {
+        "algorithm": config.algorithm,
+        "ranks": plan.ranks,
+        "rounds": config.rounds,
+        "dimension": dimension,
+        "graph": {"name": graph.name, "edges": len(graph.edges), "beta": plan.schedule.beta()},
+        "batch": config.batch,
+        "records": [min(records), max(records)],
+        "active_rounds": [min(active), max(active)],
+        "sigma": [min(sigmas), max(sigmas)],
+        "epsilon": max(finite) if len(finite) == len(epsilons) else None,
+        "epsilon_theorem": plan.claimed_epsilon(min(sigmas)),
+        "delta": config.delta,
+        "calibration": config.calibration if config.epsilon is not None else None,
+        "messages": sum(plan.messages(rank) for rank in range(plan.ranks)),
+        "payload_bytes": payload,
+        "bytes": None if payload is None else plan.bytes(),
+    }
+
+
+def predicted(plan: Plan, fitted: Fit | None, cores: int, on_a_host: int | None, work: float | None) -> dict[str, Any]:
+    """Return the cost of the run with other numbers of ranks, each of which brings as many records.
+
+    `on_a_host` is None if all ranks are on one. `work` is what a rank computes in a round, in seconds of a core;
+    without it, what a gradient over a batch of dense rows, its noise and a step take.
+    """
+    pattern, rows = pattern_of(plan), []
+    if work is None and fitted is not None:
+        noise = bool(plan.config.epsilon or plan.config.noise)
+        work = fitted.computing(plan.terms(0).sampling, plan.dimension, noise=noise)
+    for n in sizes(plan.schedule.size):
+        counted = pattern.count(n)
+        if counted is None:
+            continue
+        hosts = Hosts(on_a_host or n, cores)
+        taken = None if fitted is None or work is None else seconds(pattern, n, work, fitted, hosts)
+        row = {"ranks": n, "messages": counted[0], "bytes": counted[1], "hosts": -(-n // hosts.ranks)}
+        rows.append(row | {"seconds": taken})
+    return {"cores_per_host": cores, "ranks_per_host": on_a_host, "work_seconds": work, "rows": rows}
+
+
+def show_predicted(found: dict[str, Any]) -> str:
+    """Return the prediction as a table."""
+    each = "all ranks on one host" if found["ranks_per_host"] is None else f"{found['ranks_per_host']} ranks a host"
+    lines = [f"  with other numbers of ranks: {each}, {found['cores_per_host']} cores"]
+    if found["work_seconds"] is not None:
+        lines[0] += f", {found['work_seconds'] * 1e3:.3g} ms of a core to compute a round"
+    lines.append(f"  {'ranks':>10} {'hosts':>8} {'messages':>18} {'MB':>14} {'seconds':>12}")
+    for row in found["rows"]:
+        time = "-" if row["seconds"] is None else format(row["seconds"], ".3g" if row["seconds"] < 100 else ",.0f")
+        figures = f"{row['ranks']:>10,} {row['hosts']:>8,} {row['messages']:>18,} {row['bytes'] / 1e6:>14,.1f}"
+        lines.append(f"  {figures} {time:>12}")
+    if all(row["seconds"] is None for row in found["rows"]):
+        lines.append("  seconds are not known: mpirun -n 4 python -m dpmpi bench --fit measures this machine")
+    return "\n".join(lines)
+
+
+def show(plan: dict[str, Any]) -> str:
+    """Return the plan as a table."""
+
+    def span(pair: Sequence[float], form: str) -> str:
+        low, high = (format(value, form) for value in pair)
+        return low if low == high else f"{low} ... {high}"
+
+    epsilon, claim = math.inf if plan["epsilon"] is None else plan["epsilon"], plan["epsilon_theorem"]
+    rows = {
+        "records a rank": span(plan["records"], ","),
+        "active rounds": span(plan["active_rounds"], ","),
+        "batch": plan["batch"],
+        "noise (sigma)": "none: NOT PRIVATE" if plan["sigma"][0] == 0 else span(plan["sigma"], ".4g"),
+        "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified",
+    }
+    if claim is not None:
+        trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
+        rows["theorem claims"] = f"{claim:.4g}{trust}"
+    rows |= {"beta": f"{plan['graph']['beta']:.4f}", "messages": f"{plan['messages']:,}"}
+    if plan["bytes"] is not None:
+        rows["bytes"] = f"{plan['bytes']:,}"
+    title = f"{plan['algorithm']}, {plan['ranks']} ranks, {plan['graph']['name']}, {plan['rounds']} rounds"
+    table = "\n".join([title, *(f"  {name:<16} {value}" for name, value in rows.items())])
+    return f"{table}\n{show_predicted(plan['predicted'])}" if "predicted" in plan else table
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `python -m dpmpi plan`."""
+    parser = make_parser("python -m dpmpi plan", EXAMPLES)
+    parser.description = __doc__
+    parser.add_argument("--samples-per-rank", type=int, metavar="N", help="records a rank, if there is no data yet")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    group = parser.add_argument_group("seconds, and other numbers of ranks")
+    group.add_argument("--predict", action="store_true", help="messages, bytes and seconds for 20 ... 10,000 ranks")
+    group.add_argument("--costs", type=Path, metavar="FILE", help="what bench --fit FILE measured (default: its own)")
+    group.add_argument("--cores-per-host", type=int, metavar="C", help="(default: this machine's)")
+    group.add_argument("--ranks-per-host", type=int, metavar="R", help="(default: all ranks on one host)")
+    text = "what a rank computes in a round, in seconds of a core (default: a gradient over a batch of dense rows, its "
+    text += "noise and a step; a run's own is cost.compute_seconds in its summary.json)"
+    group.add_argument("--work-seconds", type=float, metavar="S", help=text)
+    given = vars(parser.parse_args(argv))
+    as_json, count = (given.pop(name, None) for name in ("json", "samples_per_rank"))
+    names = ("predict", "costs", "cores_per_host", "ranks_per_host", "work_seconds")
+    asked = {name: given.pop(name, None) for name in names}
+    settings = Settings.of(from_values(given))
+    ranks = settings.config.ranks or settings.config.loopback
+    if ranks is None:
+        raise ConfigError("plan needs the number of ranks: --ranks N")
+    records, dimension = [count] * ranks, settings.config.dimension
+    if count is None:
+        records, dimension = _surveyed(settings, ranks)
+    elif not 1 <= count <= 10**12:
+        raise ConfigError(f"--samples-per-rank must lie in 1 ... 10^12, got {count}")
+    if dimension is None and settings.noise.kind != "gaussian":
+        raise ConfigError(f"{settings.noise.kind} noise depends on the number of features: give --dimension M")
+    plan = make_plan(settings, settings.schedule(ranks), records, dimension or 1)
+    plan.check()
+    found = figures(plan, dimension)
+    if any(value is not None for value in asked.values()):
+        _check(asked, dimension)
+        cores = asked["cores_per_host"] or usable_cores()
+        on_a_host, work = asked["ranks_per_host"], asked["work_seconds"]
+        found["predicted"] = predicted(plan, load(asked["costs"]), cores, on_a_host, work)
+    print(json.dumps(found, indent=1) if as_json else show(found), flush=True)
+    return 0
+
+
+def _surveyed(settings: Settings, ranks: int) -> tuple[list[int], int]:
+    """Return how many records each rank would have of the data, and the number of features."""
+    survey = settings.source.survey()
+    if survey is None:
+        raise ConfigError("plan cannot see the shards: give --samples-per-rank N and --dimension M")
+    training = settings.source.training_rows(survey)
+    if training < ranks:
+        raise ConfigError(f"{training} training rows are too few for {ranks} ranks")
+    return [len(deal(training, rank, ranks)) for rank in range(ranks)], settings.config.dimension or survey.features
+
+
+def _check(asked: Mapping[str, Any], dimension: int | None) -> None:
+    """Raise `ConfigError` for flags of a prediction that do not make sense."""
+    if not asked["predict"]:
+        raise ConfigError("--costs, --cores-per-host, --ranks-per-host and --work-seconds are for --predict: add it")
+    if dimension is None:
+        raise ConfigError("--predict needs the length of messages: give --dimension M")
+    for name, number in asked.items():
+        if name.endswith("_per_host") and number is not None and not 1 <= number <= 10**6:
+            raise ConfigError(f"{flag_of(name)} must lie in 1 ... 10^6, got {number}")
+    if not 0 <= (asked["work_seconds"] or 0) < math.inf:
+        raise ConfigError(f"--work-seconds must be finite and not negative, got {asked['work_seconds']}")

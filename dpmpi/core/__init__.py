@@ -1,0 +1,31 @@
+"""The nouns of a method: Query, Release, Mix, Gather, Sum, Terms, Method, Agent."""
+
+from __future__ import annotations
+
+from dpmpi.core.agent import Agent, Charges, Clock, Draws, Event, Mechanism, Penalty, Problem, Witness
+from dpmpi.core.messages import (
+    Array,
+    Bytes,
+    Gather,
+    Hidden,
+    Integers,
+    Mix,
+    NeighbourSum,
+    Public,
+    Query,
+    Release,
+    Request,
+    Sampling,
+    Sendable,
+    Steps,
+    Sum,
+    public,
+)
+from dpmpi.core.method import Asked, Audience, Exchanges, Method, Planned, Terms, hyperparameter
+from dpmpi.core.vectors import combine
+
+__all__ = ["Agent", "Charges", "Clock", "Draws", "Event", "Mechanism", "Penalty", "Problem", "Witness"]
+__all__ += ["Array", "Bytes", "Gather", "Hidden", "Integers", "Mix", "NeighbourSum", "Public", "Query", "Release"]
+__all__ += ["Request", "Sampling", "Sendable", "Steps", "Sum", "public"]
+__all__ += ["Asked", "Audience", "Exchanges", "Method", "Planned", "Terms", "hyperparameter"]
+__all__ += ["combine"]

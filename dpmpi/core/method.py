@@ -1,0 +1,152 @@
+"""What an algorithm is: frozen hyperparameters, a generator per round, and what it will release and send.
+
+A method knows nothing of MPI, files or keys. Its generator yields what it wants to say (`Mix`, `Gather`, `Sum`) and is
+resumed with what it hears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from dpmpi.core.messages import Array, Sampling, Steps
+from dpmpi.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpmpi.core.agent import Agent
+
+Audience: TypeAlias = Literal["neighbours", "everyone"]
+Asked: TypeAlias = Literal["mix", "neighbour sum", "gather", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The public facts that an agent's steps and the cost of its releases may depend on."""
+
+    rounds: int
+    """Rounds of the run."""
+    active_rounds: int
+    """Rounds in which the agent is active."""
+    size: int
+    """Ranks."""
+    degree: int
+    """Neighbours of the agent; 0 where they change from round to round."""
+    max_degree: int
+    dimension: int
+    lipschitz: float
+    """The norm bound L of one record's loss gradient."""
+    sampling: Sampling
+    """How the records of a gradient are drawn."""
+    smoothness: float | None
+    """A bound of the curvature of f_i that holds for all data; None if there is none."""
+    curvature_floor: float
+    """The strong convexity of f_i that holds for all data."""
+    strong_convexity: float
+    """That of the penalty: its l2 weight."""
+    l1: float
+    """The penalty's l1 weight."""
+    bounded: bool
+    """Whether the model is confined to a domain."""
+
+    @property
+    def gradient_sensitivity(self) -> float:
+        """How far replacing one record moves a gradient: 2 L over the (expected) size of its batch."""
+        return 2.0 * self.lipschitz / self.sampling.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A release that a method will make: how far one record can move it, and its noise relative to the run's sigma."""
+
+    sensitivity: float
+    """L2, replace-one, for a record that takes part."""
+    scale: float = 1.0
+    count: int = 1
+    """How many such releases follow each other."""
+    extra: float = 0.0
+    """A pure privacy loss on top, as in `Query`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Messages that a method will send: to whom, numbers in each, and how many times."""
+
+    audience: Audience
+    length: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.audience not in get_args(Audience):
+            raise ConfigError(f"expected the audience {' or '.join(get_args(Audience))}, found {self.audience!r}")
+
+
+def hyperparameter(default: Any, text: str, minimum: float | None = None) -> Any:
+    """Return a field of a method: a flag and a TOML key with this help text, at least `minimum`."""
+    return field(default=default, metadata={"help": text} | ({} if minimum is None else {"minimum": minimum}))
+
+
+class Method:
+    """The base of all algorithms, which are frozen dataclasses of hyperparameters.
+
+    The state is a dataclass of arrays and numbers: all that an agent carries from round to round.
+    """
+
+    state: ClassVar[Any] = None
+    """The dataclass of its state, for a method whose state is vectors of the model's length that begin with zeros."""
+    schedule: ClassVar[Literal["static", "sampled"]] = "static"
+    mechanisms: ClassVar[tuple[str, ...]] = ("gaussian",)
+    """The kinds of noise that the method can use; the first is the default."""
+
+    asks: ClassVar[tuple[Asked, ...]] = ("mix",)
+    """What kinds of requests it makes."""
+    adds_up: ClassVar[bool] = False
+    """Whether releases enter through the sum over all ranks alone, so that noise may be inside of it."""
+    testifies: ClassVar[bool] = False
+    """Whether the method tells a `Witness` what its outputs gave away."""
+
+    def check(self, terms: Terms) -> None:
+        """Raise `ConfigError` for a graph, loss, penalty or batch that the method cannot work with."""
+
+    def width(self, dimension: int) -> int:
+        """Return the length of a released vector; by default that of the model."""
+        return dimension
+
+    def releases(self, terms: Terms) -> Iterable[Planned]:
+        """Return all releases of an agent in order of time; by default one gradient in every active round."""
+        return [Planned(terms.gradient_sensitivity, count=terms.active_rounds)]
+
+    def exchanges(self, terms: Terms) -> list[Exchanges]:
+        """Return all messages of an agent, at most; by default a model to the neighbours in every active round."""
+        return [Exchanges("neighbours", terms.dimension, terms.active_rounds)]
+
+    def ends_early(self) -> bool:
+        """Return whether a run may fall silent before its last round, so that fewer messages are sent."""
+        return False
+
+    def start(self, agent: Agent) -> Any:
+        """Return the state before round 1; by default zeros."""
+        return self.state(*(np.zeros(agent.dimension) for _ in fields(self.state)))
+
+    def round(self, agent: Agent, state: Any, t: int) -> Steps:
+        """Run round t, in which this agent is active."""
+        raise NotImplementedError
+
+    def resume(self, state: Any) -> None:
+        """Adapt a state that was kept: rounds after it may have been run already, and are run and charged again.
+
+        By default there is nothing to do: a release is charged in the round in which it is made.
+        """
+
+    def regroup(self, agent: Agent, state: Any) -> Steps:
+        """Adapt the state to a changed neighbourhood: ranks are gone, and `agent.terms` are those of the others.
+
+        By default there is nothing to do: what is mixed stays what it was.
+        """
+        yield from ()
+
+    def model(self, agent: Agent, state: Any, t: int, out: Array) -> None:
+        """Write the model after round t to `out`, without touching the state; by default the state's x."""
+        np.copyto(out, state.x)

@@ -1,0 +1,243 @@
+"""Where records come from. A rank reads or generates its own rows and no others.
+
+A source is asked in two steps. `survey()` runs on one rank, whose answer everybody gets; `load(survey, rank, size)`
+runs on every rank. Which rows are held out, and in which order the rows are dealt out, depends on the shared seed and
+not on the rank count: with n training rows and s ranks, rank i has the rows
+
+    floor(i n / s) ... floor((i+1) n / s) - 1                                                                      (1)
+
+of one global order, so that the shards laid end to end are the same data for every s. Test rows are dealt out alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.errors import ConfigError, DataError, nearest
+from dpmpi.problem.rows import Csr, Dense, Positions, Rows
+from dpmpi.rng import public_generator
+
+
+@dataclass
+class Shard:
+    """The training and test records of one rank."""
+
+    rows: Rows
+    labels: Array
+    test_rows: Rows
+    test_labels: Array
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the training rows and labels, in hex."""
+        rows = self.rows
+        arrays = [rows.matrix] if isinstance(rows, Dense) else [rows.indptr, rows.indices, rows.data]
+        h = hashlib.sha256(f"{type(rows).__name__} {rows.count} {rows.dimension}".encode())
+        for array in (*arrays, self.labels):
+            h.update(array.dtype.str.encode())
+            h.update(array.data.cast("B") if array.size else b"")
+        return h.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Public sizes from one pass over the data. `labels` holds the distinct values in order, three at most."""
+
+    rows: int
+    features: int
+    labels: tuple[float, ...]
+    nonzeros: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the survey as JSON-ready values."""
+        return asdict(self) | {"labels": list(self.labels)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Survey:
+        """Return the survey that `to_dict` described."""
+        labels = tuple(float(label) for label in fields["labels"])
+        return cls(int(fields["rows"]), int(fields["features"]), labels, int(fields["nonzeros"]))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options that all sources share."""
+
+    samples: int | None = None
+    """Use this many rows in total, over all ranks; None for what the source has."""
+    normalize: bool = True
+    """Scale every row down to norm 1 at most: public, and local to the record."""
+    test_fraction: float = 0.0
+    seed: int = 0
+    loss: str = "hinge"
+    dimension: int | None = None
+    """The number of features of shards that do not say it themselves."""
+
+    @property
+    def binary(self) -> bool:
+        """Whether labels are two classes, -1 and +1, and not real numbers."""
+        return self.loss != "squared"
+
+    def check(self) -> None:
+        """Raise `ConfigError` for values that no source can serve."""
+        if self.samples is not None and self.samples < 1:
+            raise ConfigError(f"expected at least 1 sample, found {self.samples}")
+        if not 0.0 <= self.test_fraction < 1.0:
+            raise ConfigError(f"expected a test fraction of at least 0 and below 1, found {self.test_fraction}")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place where records come from."""
+
+    name: ClassVar[str]
+    """How a specification begins."""
+    private: ClassVar[bool] = False
+    """Whether the rows are a rank's own secret, so that evaluating the model on them is off by default."""
+    options: SourceOptions
+
+    @classmethod
+    def parse(cls, text: str, options: SourceOptions) -> Self:
+        """Return the source for the text after the colon of a specification; raise `ConfigError`."""
+        raise NotImplementedError
+
+    def survey(self) -> Survey | None:
+        """Return the survey that every rank needs for `load`, called on one rank; None where nobody may look."""
+        return None
+
+    def training_rows(self, survey: Survey) -> int:
+        """Return how many training rows all ranks have together."""
+        raise NotImplementedError
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Return the rows of `rank`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedSource(Source):
+    """Records that are made up, `samples` of them to train on."""
+
+    samples: int
+
+    @classmethod
+    def parse(cls, text: str, options: SourceOptions) -> Self:
+        """Return the source for `key=value,...`: keys are its fields, values of the types of their defaults."""
+        known = {field.name: type(field.default) for field in fields(cls) if field.default is not MISSING}
+        given: dict[str, Any] = {}
+        for item in filter(None, text.split(",")):
+            key, _, value = item.partition("=")
+            if key not in known:
+                expected = f"{cls.name}: expected some of {', '.join(known)}"
+                raise ConfigError(f"{expected}, found the unknown option {key!r}{nearest(key, known)}")
+            try:
+                given[key] = known[key](value)
+            except ValueError:
+                raise ConfigError(f"{cls.name}: expected {key}=NUMBER, found {value!r}") from None
+        if options.samples is not None:
+            given["samples"] = options.samples
+        cls.complete(given, options)
+        source = cls(options, **given)
+        source.check()
+        return source
+
+    @classmethod
+    def complete(cls, given: dict[str, Any], options: SourceOptions) -> None:
+        """Add the values that follow from others; raise `ConfigError` for values that do not go together."""
+
+    def check(self) -> None:
+        """Raise `ConfigError` for values that make no data."""
+
+    def training_rows(self, survey: Survey) -> int:
+        """Return `samples`: test rows come on top."""
+        return self.samples
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource(Source):
+    """Files that every rank can read, and of which it keeps its own records only."""
+
+    wanted: ClassVar[str]
+    """What a specification has after its colon, with an example."""
+    unit: ClassVar[str] = "rows"
+    path: Path
+
+    @classmethod
+    def parse(cls, text: str, options: SourceOptions) -> Self:
+        """Return the source for a path."""
+        if not text:
+            raise ConfigError(f"expected {cls.wanted}, found nothing after {cls.name}:")
+        return cls(options, Path(text))
+
+    def training_rows(self, survey: Survey) -> int:
+        """Return how many of the `samples` wanted are left when the held-out ones are gone."""
+        total, found = self.options.samples or survey.rows, f"{self.path} has {survey.rows} {self.unit}"
+        if total > survey.rows:
+            raise ConfigError(f"expected at least the {total} samples asked for, found that {found}")
+        return total - held_out(total, self.options.test_fraction)
+
+    def deal(self, survey: Survey, rank: int, size: int) -> tuple[Positions, int]:
+        """Return the positions of a rank's rows, training rows first, and how many of them are training rows.
+
+        The rows of a file are permuted by the shared seed and cut to `samples`; the last of these are held out.
+        """
+        trains = self.training_rows(survey)
+        check_dealt(trains, size, str(self.path))
+        order = public_generator(self.options.seed, "shuffle").permutation(survey.rows)
+        train, test = deal(trains, rank, size), deal((self.options.samples or survey.rows) - trains, rank, size)
+        mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
+        return mine, len(train)
+
+
+def deal(count: int, rank: int, size: int) -> range:
+    """Return the positions (1) that fall to `rank`."""
+    return range(rank * count // size, (rank + 1) * count // size)
+
+
+def check_dealt(count: int, size: int, what: str) -> None:
+    """Raise `ConfigError` unless `count` training rows give every one of `size` ranks a row."""
+    if count < size:
+        raise ConfigError(
+            f"{what}: expected a training row for each of {size} ranks, found {count}: use fewer ranks, more samples "
+            "or a smaller test fraction"
+        )
+
+
+def held_out(count: int, test_fraction: float) -> int:
+    """Return how many of `count` rows are test rows."""
+    return round(test_fraction * count)
+
+
+def signs(labels: Array, values: tuple[float, ...], what: str) -> Array:
+    """Map the two label values, in order, to -1 and +1; raise `DataError` unless there are two."""
+    if len(values) != 2:
+        found = ", ".join(f"{value:g}" for value in values) + (" and perhaps more" if len(values) > 2 else "")
+        raise DataError(
+            f"{what}: expected exactly two label values, found {found}: choose another file, or --loss squared for "
+            "real labels"
+        )
+    return np.where(labels == values[1], 1.0, -1.0)
+
+
+def widen(shard: Shard, dimension: int) -> Shard:
+    """Return the shard with sparse rows of `dimension` columns, sharing its arrays; the new columns are empty."""
+
+    def wide(rows: Rows) -> Rows:
+        if rows.dimension == dimension:
+            return rows
+        if isinstance(rows, Dense) or rows.dimension > dimension:
+            found = f"a {'dense' if isinstance(rows, Dense) else 'sparse'} shard of {rows.dimension}"
+            raise DataError(
+                f"expected {dimension} features, found {found}: all ranks' files must have the same columns"
+            )
+        return Csr(rows.indptr, rows.indices, rows.data, dimension)
+
+    return Shard(wide(shard.rows), shard.labels, wide(shard.test_rows), shard.test_labels)

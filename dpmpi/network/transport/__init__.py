@@ -1,0 +1,16 @@
+"""How bytes travel: inside this process (`loopback`), by MPI (`mpi`, imported only when used), counted (`meter`)."""
+
+from __future__ import annotations
+
+from dpmpi.network.channel import World
+
+
+def open_transport(loopback: int | None, deadline: float) -> World:
+    """Return the transport among `loopback` agents in this process, or else among the ranks of MPI."""
+    if loopback is not None:
+        from dpmpi.network.transport.loopback import LoopbackTransport  # noqa: PLC0415 - not under mpirun
+
+        return LoopbackTransport(loopback)
+    from dpmpi.network.transport.mpi import open_world  # noqa: PLC0415 - not on loopback
+
+    return open_world(deadline)

@@ -1,0 +1,118 @@
+"""How often each kind of release was made, in the form that the accountants take.
+
+Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
+record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
+known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from dpmpi.errors import ConfigError
+from dpmpi.privacy.events import ReleaseEvent
+
+Spending: TypeAlias = Mapping[ReleaseEvent, int]
+"""How often each kind of release was made."""
+
+_MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessimistically
+
+
+class ReleaseGroup(NamedTuple):
+    """Releases that cost the same. `z` = 0: no noise at all."""
+
+    noise: str
+    kind: str
+    rate: float
+    z: float
+    times: int = 1
+    coordinates: int = 1
+
+
+GroupKey: TypeAlias = tuple[str, str, float, float, int]
+"""What tells groups apart: noise, kind, rate, z and coordinates."""
+
+
+def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
+    """Return the group of `count` such releases; raise `ConfigError` if no accountant understands them."""
+    if event.noise not in ("none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian"):
+        raise ConfigError(f"expected gaussian, laplace or discrete-gaussian noise, found {event.noise!r}")
+    if event.sampling.kind not in ("full", "poisson", "fixed"):
+        raise ConfigError(f"expected full, poisson or fixed sampling, found {event.sampling.kind!r}")
+    rate = 1.0 if event.sampling.kind == "full" else event.sampling.rate
+    if not 0 < rate <= 1:
+        raise ConfigError(f"expected a sampling rate in (0, 1], found {rate}: the batch cannot exceed the records")
+    if not (event.scale >= 0 and event.sensitivity >= 0 and count >= 0 and count == int(count)):  # also refuses nan
+        raise ConfigError(f"expected no negative scale, sensitivity or count, found {count} x {event}")
+    if event.coordinates < 1 or event.coordinates != int(event.coordinates):
+        raise ConfigError(f"expected at least 1 coordinate, a whole number, found {event.coordinates}")
+    z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
+    if event.noise == "none" or event.scale == 0 or not z > 1e-100:
+        return ReleaseGroup("none", "full", 1.0, 0.0, int(count))
+    k = event.coordinates if event.noise == "laplace" and rate == 1 else 1
+    return ReleaseGroup(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count), k)
+
+
+def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
+    """Return the tally in canonical form: as few groups as possible, sorted; free releases left out."""
+    tally: Counter[GroupKey] = Counter()
+    vectors: Counter[GroupKey] = Counter()
+    squares: dict[str, list[float]] = {}
+    for event, count in spending.items():
+        group = release_group(event, count)
+        if group.times == 0 or group.z == math.inf:
+            continue
+        if group.kind == "full" and group.noise in ("gaussian", "discrete-gaussian"):
+            squares.setdefault(group.noise, []).append(count / group.z**2)
+        else:
+            (vectors if group.coordinates > 1 else tally)[(*group[:4], group.coordinates)] += count
+    merged = [ReleaseGroup(noise, "full", 1.0, 1 / math.sqrt(math.fsum(terms))) for noise, terms in squares.items()]
+    return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
+
+
+def per_coordinate(groups: tuple[ReleaseGroup, ...], equal_split: bool = False) -> tuple[ReleaseGroup, ...]:
+    """Return the groups with Laplace noise on vectors replaced by Laplace noise on one coordinate at a time.
+
+    Either all of the L1 sensitivity lies in one coordinate, the worst that it allows, or with `equal_split` every one
+    of the k coordinates is a release of its own, with a k-th of it.
+    """
+    tally: Counter[GroupKey] = Counter()
+    for group in groups:
+        if group.coordinates > 1:
+            k = group.coordinates if equal_split else 1
+            tally[group.noise, group.kind, group.rate, group.z * k, 1] += group.times * k
+    return tuple(sorted([*(group for group in groups if group.coordinates == 1), *_groups(_merged(tally))]))
+
+
+def _groups(tally: Counter[GroupKey]) -> list[ReleaseGroup]:
+    return [ReleaseGroup(noise, kind, rate, z, count, k) for (noise, kind, rate, z, k), count in tally.items()]
+
+
+def _merged(tally: Counter[GroupKey]) -> Counter[GroupKey]:
+    """Return about `_MOST_GROUPS` kinds at most: multipliers rounded down and rates up, on a grid of ratios."""
+    if len(tally) <= _MOST_GROUPS:
+        return tally
+    zs, rates = [key[3] for key in tally if key[3] > 0], [key[2] for key in tally]
+    coarse: Counter[GroupKey] = Counter()
+    cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
+    steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
+    for (noise, kind, rate, z, k), count in tally.items():
+        lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
+        upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
+        coarse[noise, kind, max(rate, upper), min(z, lower), k] += count
+    return coarse
+
+
+def pure_epsilon(group: ReleaseGroup) -> float:
+    """Return the pure epsilon of one release of a (spherical) Laplace group, amplified by sampling."""
+    eps = 1 / group.z
+    return eps + math.log(group.rate) if eps > 500 else math.log1p(group.rate * math.expm1(eps))
+
+
+def pure_sum(groups: tuple[ReleaseGroup, ...]) -> float:
+    """Return the sum of the pure epsilons; infinity if some noise has none."""
+    pure = all(group.noise in ("laplace", "spherical-laplace") for group in groups)
+    return math.fsum(group.times * pure_epsilon(group) for group in groups) if pure else math.inf

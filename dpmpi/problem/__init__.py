@@ -1,0 +1,1 @@
+"""Data become queries: rows, losses, penalties, batches, the local problem, its optimum."""

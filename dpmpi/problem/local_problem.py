@@ -1,0 +1,165 @@
+"""A rank's own part of the objective, f_i(x) = mean of l(<a_r, x>, y_r) over its q records, as private queries.
+
+One query is, for a random set B of record positions with expected size b,
+
+    g = (1/b) sum over r in B of clip(c_r a_r),   c_r = l'(<a_r, x>, y_r)                (1)
+    clip(c a) = c a min(1, L' / |c a|),  computed as  c clipped to [-L'/|a|, L'/|a|]     (2)
+
+Replacing one record, with the same positions drawn, moves one term of the sum from one vector of norm <= L' to
+another: the sensitivity is 2 L' / b. The division is by the *expected* size, which is public; the realised size of a
+Poisson batch is private and enters nowhere else.
+
+Floating point: |fl(sum) - sum| <= n u n L' for a sum of n <= q such vectors in any order, and a computed norm is off by
+(m + 8) u. With u = 2^-52, twice the unit of rounding, and
+
+    L' = L / (1 + ((q + 1)^2 + m + 16) u)                                                (3)
+
+the value that is *computed* moves by at most the declared 2 L / b.
+
+The same holds for the problem of the mean, f_i(x) = mean of |x - d_r|^2 / 2 over records in the cube [-R, R]^m: of
+
+    g = x - (1/b) sum over r in B of d_r,   |d_r| <= L = R sqrt(m)                        (4)
+
+one record moves a term of norm L, at every x.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpmpi.core import Array, Query
+from dpmpi.errors import ConfigError, DataError
+from dpmpi.problem.batches import Batch, BatchSampler
+from dpmpi.problem.losses import Loss
+from dpmpi.problem.newton import minimise
+from dpmpi.problem.rows import Dense, Positions, Rows, check_finite
+from dpmpi.rng import PrivateStream
+
+
+class LocalProblem(BatchSampler):
+    """The mean loss over a rank's records, and its clipped subgradients over freshly drawn batches."""
+
+    def __init__(
+        self, rows: Rows, labels: Array, loss: Loss, batch: Batch, lipschitz: float, stream: PrivateStream
+    ) -> None:
+        super().__init__(batch, rows.count, stream)
+        if labels.shape != (rows.count,):
+            raise DataError(f"expected one label for each of the {rows.count} records, found shape {labels.shape}")
+        if not 0.0 < lipschitz < math.inf:
+            raise ConfigError(f"expected a clipping norm L > 0, found {lipschitz}")
+        check_finite(rows)
+        loss.check_labels(labels)
+        self.rows = rows
+        self.labels: Array = np.ascontiguousarray(labels, dtype=np.float64)
+        self.loss = loss
+        self.lipschitz = float(lipschitz)
+        self.dimension = rows.dimension
+        sampling = batch.sampling(rows.count)
+        clip = lipschitz / (1.0 + ((rows.count + 1.0) ** 2 + rows.dimension + 16.0) * 2.0**-52)  # (3)
+        with np.errstate(divide="ignore", over="ignore"):
+            self._limits: Array = np.minimum(clip / rows.norms, np.finfo(np.float64).max)
+        self._lower: Array = -self._limits
+        self._inverse = 1.0 / sampling.expected
+        self._query = Query(np.zeros(rows.dimension), 2.0 * lipschitz / sampling.expected, sampling)
+
+    def subgradient(self, x: Array) -> Query:
+        """Return (1) at x over a freshly drawn batch: the same object every time, its buffer overwritten."""
+        with np.errstate(over="ignore", invalid="ignore"):  # a warning would single out a shard with huge records
+            self.rows.fold(x, self.draw(), self._coefficient, self._query.value)
+        return self._query
+
+    def value(self, x: Array) -> float:
+        """Return f_i(x) over all records. This is a function of private data, for diagnostics only."""
+        return float(np.mean(self.loss.value(self.rows.scores(x), self.labels)))
+
+    def minimise(self, linear: Array, quadratic: float, x: Array, tolerance: float) -> float:
+        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, f_i with clipped records; from x on.
+
+        Clipping (2) keeps a slope monotone in the score: the clipped gradient is that of a convex, L-Lipschitz loss.
+        """
+
+        def gradient(w: Array) -> Array:
+            g = np.zeros_like(w)
+            self.rows.fold(w, None, lambda scores, at: self._slope(scores, at) / self.records, g)
+            g += linear
+            g += quadratic * w
+            return g
+
+        def curvature_at(w: Array) -> Array:
+            scores = self.rows.scores(w)
+            slope = self.loss.slope(scores, self.labels)
+            bend = self.loss.bend(scores, self.labels)
+            return np.where(np.abs(slope) <= self._limits, bend, 0.0) / self.records
+
+        def times(weights: Array, v: Array, out: Array) -> None:
+            self.rows.fold(v, None, lambda scores, at: weights[at] * scores, out)
+            out += quadratic * v
+
+        return minimise(gradient, curvature_at, times, x, tolerance)
+
+    def _coefficient(self, scores: Array, positions: slice | Positions) -> Array:
+        """Return the factors of the a_r in (1)."""
+        c = self._slope(scores, positions)
+        c *= self._inverse
+        return c
+
+    def _slope(self, scores: Array, positions: slice | Positions) -> Array:
+        """Overwrite the scores with the clipped slopes (2), and return them."""
+        c = scores
+        self.loss.to_slope(c, self.labels[positions])
+        # (2). Scores of huge records overflow to inf - inf; fmin turns the NaN into the limit, minimum would keep it.
+        np.fmin(c, self._limits[positions], out=c)
+        np.fmax(c, self._lower[positions], out=c)
+        return c
+
+
+class MeanProblem(BatchSampler):
+    """The mean squared distance to a rank's records in the cube [-R, R]^m, (4)."""
+
+    def __init__(self, rows: Rows, batch: Batch, radius: float, stream: PrivateStream) -> None:
+        if not isinstance(rows, Dense):
+            raise DataError("expected dense records for the mean loss, found sparse ones: use --data mean:...")
+        super().__init__(batch, rows.count, stream)
+        check_finite(rows)
+        self.matrix: Array = np.clip(rows.matrix, -radius, radius)
+        self.dimension = rows.dimension
+        # Covers the rounding of the sum, and of its difference to an x that is not 10^6 times as large as the cube.
+        self.lipschitz = mean_lipschitz(radius, rows.dimension)
+        sampling = batch.sampling(rows.count)
+        self._query = Query(np.zeros(rows.dimension), 2.0 * self.lipschitz / sampling.expected, sampling)
+        self._mean: Array = self.matrix.mean(axis=0)
+        self._spread = 0.5 * float(np.mean(np.sum((self.matrix - self._mean) ** 2, axis=1)))
+
+    def subgradient(self, x: Array) -> Query:
+        """Return (4) at x over a freshly drawn batch: the same object every time, its buffer overwritten."""
+        chosen, g = self.draw(), self._query.value
+        if chosen is None:
+            np.subtract(x, self._mean, out=g)
+        else:
+            np.sum(self.matrix[chosen], axis=0, out=g)
+            g *= -1.0 / self._query.sampling.expected
+            g += x
+        return self._query
+
+    def value(self, x: Array) -> float:
+        """Return f_i(x) over all records. This is a function of private data, for diagnostics only."""
+        d = x - self._mean
+        return self._spread + 0.5 * float(d @ d)
+
+    def minimise(self, linear: Array, quadratic: float, x: Array, tolerance: float) -> float:
+        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`."""
+        np.subtract(self._mean, linear, out=x)
+        x /= 1.0 + quadratic
+        return 0.0
+
+
+def mean_lipschitz(radius: float, dimension: int) -> float:
+    """Return L of (4), with room for rounding."""
+    return radius * math.sqrt(dimension) * (1.0 + 1e-9)
+
+
+def accuracy_counts(rows: Rows, labels: Array, x: Array) -> tuple[int, int]:
+    """Return (records whose label has the sign of their score, records); score 0 counts as +1."""
+    return int(np.count_nonzero((rows.scores(x) >= 0.0) == (labels > 0.0))), rows.count

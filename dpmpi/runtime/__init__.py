@@ -1,0 +1,1 @@
+"""Puts data, privacy, network and algorithms together into a run."""

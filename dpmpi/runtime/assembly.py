@@ -1,0 +1,346 @@
+"""From settings to agents in their seats, on whatever transport.
+
+Everything that can fail on one rank alone runs inside `agreed`, so that all ranks learn of it and end together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpmpi import __version__
+from dpmpi.core import Agent, Charges, Event, Mechanism, Problem
+from dpmpi.data import Shard, Source, Survey, widen
+from dpmpi.errors import ConfigError, DataError, LedgerError
+from dpmpi.network.channel import Transport
+from dpmpi.network.collective import fail_together, on_all_ranks, on_first_rank
+from dpmpi.network.handshake import agree_on_secrets
+from dpmpi.network.transport.meter import Meter, Traffic
+from dpmpi.privacy.events import ReleaseEvent, to_list
+from dpmpi.privacy.ledger import Ledger
+from dpmpi.privacy.random_weights import RealisedLosses
+from dpmpi.privacy.releases import later_releases, tally
+from dpmpi.problem.rows import Dense
+from dpmpi.rng import PrivateStream, rank_key
+from dpmpi.runtime.budget import Account, open_accounts, owner_mark, set_allowances
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.engine import Engine, Seat
+from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
+from dpmpi.runtime.recovery.checkpoint import check_snapshot_owner
+from dpmpi.runtime.recovery.snapshot import Snapshot, restore
+from dpmpi.runtime.settings import Settings
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a run that goes on brings with it; that of a run which begins is empty."""
+
+    origin: int
+    """The ranks that the run began with."""
+    names: tuple[int, ...]
+    """Those that are left, by their first numbers: rank k of now is the rank names[k] of then."""
+    run: str | None = None
+    """The run's random name; None if it begins."""
+    round: int = 0
+    snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
+    """Of the ranks in this process, by their numbers now; empty if the run begins, or begins again."""
+    shards: Sequence[Shard] | None = None
+    """Those of the same ranks, if they are at hand."""
+    floor: int = 0
+    """The incarnation is not below this one."""
+    charged: Mapping[int, Mapping[ReleaseEvent, int]] = field(default_factory=dict)
+    """The most that ranks can have charged, by their names; of those that are lost if they ever charged anything."""
+
+    @classmethod
+    def none(cls, ranks: int) -> Past:
+        """Return the past of a run that begins with `ranks` ranks."""
+        return cls(ranks, tuple(range(ranks)))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run was started before."""
+        return self.run is not None
+
+    @property
+    def lost(self) -> dict[int, Mapping[ReleaseEvent, int]]:
+        """The most that ranks which were lost can have charged, by their names."""
+        return {name: self.charged.get(name, {}) for name in range(self.origin) if name not in self.names}
+
+    def progress(self, rank: int) -> tuple[int, int]:
+        """Return in how many rounds an agent here was active, and how many releases it made."""
+        if rank not in self.snapshots:
+            return 0, 0
+        agent = self.snapshots[rank].agent
+        return agent["active_rounds"], agent["releases"]
+
+
+@dataclass
+class Job:
+    """What this process needs for its part of a run."""
+
+    run: str
+    """A random name, the same on all ranks."""
+    plan: Plan
+    past: Past
+    engine: Engine
+    meter: Meter
+    shards: Sequence[Shard]
+    accounts: Mapping[int, Account]
+    """Of the ranks here."""
+    known: Sequence[Account]
+    """What is known of every rank's account, not only of those here: what was charged before, and how often."""
+    sigmas: Sequence[float]
+    """The noise's standard deviation of every rank, not only of those here."""
+    incarnation: int
+    """How often the run was started, or regrouped, before."""
+    made: Sequence[int]
+    """How many of its planned releases every rank had made when the run went on."""
+    ledgers: list[Ledger] = field(default_factory=list)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        return self.plan.settings
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the run."""
+        return self.plan.config
+
+    @property
+    def names(self) -> Sequence[int]:
+        """The ranks by their first numbers."""
+        return self.past.names
+
+    @property
+    def evaluate_every(self) -> int:
+        """The rounds between two evaluations; 0 for never."""
+        every = self.config.evaluate
+        if every is None:
+            every = 0 if self.settings.source.private else max(1, self.config.rounds // 20)
+        return every
+
+    @property
+    def private(self) -> bool:
+        """Whether the run promises anything: noise everywhere, from secret keys."""
+        return self.config.insecure_noise_seed is None and all(sigma > 0 for sigma in self.sigmas)
+
+    def planned(self, rank: int) -> list[tuple[ReleaseEvent, int]]:
+        """Return the releases that a rank has still to make."""
+        releases = self.plan.releases(self.plan.terms(rank), self.sigmas[rank])
+        return list(later_releases(releases, self.made[rank]))
+
+    def most_charged(self) -> dict[int, Mapping[ReleaseEvent, int]]:
+        """Return the most that every rank can charge from the beginning of the run to its end, lost ones included."""
+        found = self.past.lost
+        for rank, name in enumerate(self.names):
+            found[name] = Counter(self.known[rank].own) + tally(self.planned(rank))
+        return found
+
+    def spending(self) -> dict[int, Counter[Any]]:
+        """Return the charges of the ranks here for this run so far."""
+        found: dict[int, Counter[Any]] = {}
+        for rank, ledger in zip(self.meter.ranks, self.ledgers, strict=True):
+            found[rank] = Counter[Any](ledger.spending())
+            found[rank].update(self.accounts[rank].own)
+        return found
+
+    def traffic(self, rank: int) -> dict[int, Traffic]:
+        """Return the traffic between `rank` and each of its peers, by their names, since the run began."""
+        found = {self.names[peer]: traffic for peer, traffic in self.meter.traffic(rank).items()}
+        if rank in self.past.snapshots:
+            for name, before in self.past.snapshots[rank].traffic.items():
+                found.setdefault(int(name), Traffic()).add(Traffic(**before))  # type: ignore[arg-type]
+        return dict(sorted(found.items()))
+
+
+def assemble(
+    settings: Settings,
+    transport: Transport,
+    ledger_path: Callable[[int], Path],
+    stack: ExitStack,
+    *,
+    past: Past | None = None,
+    ready: Callable[[Settings], None] = lambda settings: None,
+) -> Job:
+    """Load the data, calibrate the noise, open the ledgers; all processes call this together.
+
+    `ready` is called, on all of them, with the settings that `auto` is derived in, when nothing is left that could be
+    refused and before anything is written.
+    """
+    past = past or Past.none(transport.size)
+    if settings.config.ranks is not None and settings.config.ranks != past.origin:
+        raise ConfigError(f"the configuration is for {settings.config.ranks} ranks, found {past.origin}")
+    if len(past.names) != transport.size:
+        raise ConfigError(f"the run goes on with its {len(past.names)} ranks, found {transport.size}: start as many")
+    schedule = settings.schedule(past.origin, past.names)
+    shards, dimension, records = load_shards(settings.source, transport, past)
+    done = on_all_ranks(transport, lambda: [past.progress(rank) for rank in transport.ranks])
+    made = [releases for _, releases in done]
+    plan = make_plan(settings, schedule, records, dimension, done=[active for active, _ in done], since=past.round)
+    settings, config = plan.settings, plan.config
+    plan.check()
+    accounts, known = open_accounts(config, transport, ledger_path, shards, stack, past.names, past.run)
+    sigmas = agreed_noise(plan, transport, [Spent(one.own, count) for one, count in zip(known, made, strict=True)])
+    accounts = set_allowances(plan, transport, accounts, known, sigmas, made)
+    run = on_first_rank(transport, lambda: past.run or os.urandom(8).hex())
+    incarnation = max(past.floor, *(account.starts for account in known))
+    messages, secrets = settings.messages, None
+    if messages.secret:
+        secrets = agree_on_secrets(transport, run, incarnation, past.names, messages.keys)
+    meter, seats = Meter(transport), []
+    carrier = messages.carrier(meter, secrets)
+
+    def take_seats() -> None:
+        for rank, shard in zip(transport.ranks, shards, strict=True):
+            key = rank_key(config.insecure_noise_seed, past.names[rank])
+            problem, mechanism = plan.problem(shard.rows, shard.labels, key), plan.mechanism(sigmas[rank], key)
+            agent = build_agent(plan, rank, key, problem, mechanism)
+            tail = settings.noise.tail(sigmas[rank], plan.ranks)
+            exchange = messages.exchange(carrier, rank, secrets, tail=tail, seed=config.insecure_noise_seed)
+            seat = Seat(agent, plan.method.start(agent), exchange)
+            if rank in past.snapshots:
+                snapshot, where = past.snapshots[rank], f"the checkpoint of rank {past.names[rank]}"
+                check_snapshot_owner(snapshot, {"shard": shard.fingerprint}, where)
+                restore(seat, snapshot)
+                plan.method.resume(seat.state)
+            seats.append(seat)
+
+    fail_together(transport, take_seats)
+    settings.noise.check_room(plan, max(sigmas))
+    ready(settings)
+    engine = Engine(plan.method, schedule, carrier, seats, past.round)
+    job = Job(
+        run=run,
+        plan=plan,
+        past=past,
+        engine=engine,
+        meter=meter,
+        shards=shards,
+        accounts=accounts,
+        known=known,
+        sigmas=sigmas,
+        incarnation=incarnation,
+        made=made,
+    )
+    fail_together(transport, lambda: open_ledgers(job, stack))
+    return job
+
+
+def build_agent(
+    plan: Plan,
+    rank: int,
+    key: bytes,
+    problem: Problem,
+    mechanism: Mechanism,
+    *,
+    charges: Charges | None = None,
+    make: Callable[..., Agent] = Agent,
+) -> Agent:
+    """Return a rank as its method sees it; `key` is its own, and without `charges` nothing can be charged yet."""
+    told = plan.method.testifies and mechanism.sigma and plan.settings.noise.kind == "laplace"
+    return make(
+        rank=rank,
+        share=plan.schedule.share,
+        terms=plan.terms(rank),
+        problem=problem,
+        penalty=plan.settings.penalty,
+        mechanism=mechanism,
+        charges=charges or NotYet(),
+        stream=PrivateStream(key, "weights"),
+        witness=RealisedLosses() if told else None,
+    )
+
+
+class NotYet:
+    """Charges of an agent whose ledger is not open: nothing can be released."""
+
+    def charge(self, event: Event, round_: int) -> None:
+        """Refuse."""
+        raise LedgerError(f"no ledger is open for {event} in round {round_}")
+
+
+def open_ledgers(job: Job, stack: ExitStack) -> None:
+    """Open the ledgers of the agents here, for the releases that come after those that were made."""
+    config = job.config
+    outside = "on: it reads the data without noise, outside of the guarantee"
+    header = {
+        "run": job.run,
+        "dpmpi": __version__,
+        "algorithm": config.algorithm,
+        "config": config.digest(),
+        "ranks": len(job.names),
+        "incarnation": job.incarnation,
+        "after_round": job.engine.completed,
+        "private": job.private,
+        "insecure_noise": config.insecure_noise_seed is not None,
+        "evaluation": outside if job.evaluate_every else "off",
+        "reference": outside if config.reference else "off",
+        "delta": config.delta,
+        "calibration": config.calibration if config.epsilon is not None else "noise given",
+    }
+    if job.past.lost:
+        header["members"] = list(job.names)
+        header["lost"] = [[name, to_list(charged)] for name, charged in job.past.lost.items()]
+    for seat, shard in zip(job.engine.seats, job.shards, strict=True):
+        rank, account = seat.agent.rank, job.accounts[seat.agent.rank]
+        fields: dict[str, Any] = {"rank": job.names[rank], "sigma": job.sigmas[rank]}
+        fields |= {"records": job.plan.records[rank], "budget": account.budget}
+        if config.ledger is not None:
+            fields |= {"shard": account.owner or owner_mark(account.path, shard), "filter_order": account.order}
+        ledger = Ledger(account.path, header | fields, job.planned(rank), account.allowance, account.lines)
+        seat.agent.charges = stack.enter_context(ledger)
+        job.ledgers.append(ledger)
+
+
+def agreed_noise(plan: Plan, transport: Transport, spent: Sequence[Spent] = ()) -> list[float]:
+    """Return the noise of every rank, calibrated on the first one.
+
+    Repeatable noise stays what it was, so that a run which goes on ends as one that was never interrupted.
+    """
+    sigmas: list[float]
+    before = spent if plan.config.insecure_noise_seed is None and any(one.charged for one in spent) else ()
+    if plan.config.epsilon is None:
+        sigmas = noise_levels(plan)
+    else:
+        sigmas = on_first_rank(transport, lambda: noise_levels(plan, before))
+    if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
+        raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
+    return sigmas
+
+
+def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[Shard], int, list[int]]:
+    """Return the shards of the ranks in this process, the dimension that all share, and every rank's records."""
+
+    def survey() -> dict[str, Any] | None:
+        found = source.survey()
+        return None if found is None else found.to_dict()
+
+    told = None if past.shards is not None else on_first_rank(transport, survey)
+    known = None if told is None else Survey.from_dict(told)
+    shards: list[Shard] = []
+
+    def load() -> list[tuple[int, int, bool]]:
+        if past.shards is not None:
+            shards.extend(past.shards)
+        else:
+            # All ranks of one process may read a file together, if the source can.
+            load_many = getattr(source, "load_many", None)
+            mine, origin = [past.names[rank] for rank in transport.ranks], past.origin
+            found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
+            shards.extend(found)
+        return [(shard.rows.count, shard.rows.dimension, isinstance(shard.rows, Dense)) for shard in shards]
+
+    sizes = on_all_ranks(transport, load)
+    dimension = max(width for _, width, _ in sizes)
+    for rank, (_, width, dense) in enumerate(sizes):
+        if dense and width != dimension:
+            raise DataError(
+                f"all ranks must have the same features: rank {rank} has {width} columns, another has {dimension}"
+            )
+    return [widen(shard, dimension) for shard in shards], dimension, [count for count, _, _ in sizes]

@@ -1,0 +1,279 @@
+"""What a rank may spend: its budget, its ledger, and what earlier runs have charged to it."""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from dpmpi.core.files import read_toml, writing
+from dpmpi.core.tables import TomlTable
+from dpmpi.data import Shard
+from dpmpi.errors import ConfigError, LedgerError, shown
+from dpmpi.network.channel import Transport
+from dpmpi.network.collective import on_all_ranks, on_first_rank
+from dpmpi.privacy import accountants, filters
+from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
+from dpmpi.privacy.ledger import read_ledger, recorded_runs
+from dpmpi.privacy.releases import cache_file, first_releases, later_releases, tally
+from dpmpi.rng import fresh_key
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.plan import Plan
+
+LARGEST_BUDGET = 1e300
+"""Beyond it an epsilon promises nothing, and integers are no floats any more."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where a rank charges, what it may spend in all, and how many charges of this run that leaves."""
+
+    path: Path
+    earlier: Mapping[ReleaseEvent, int]
+    budget: float | None
+    allowance: int | None
+    order: int
+    """The Renyi order of the filter, for a ledger that goes on over runs."""
+    owner: str | None
+    """The shard's mark in such a ledger."""
+    own: Mapping[ReleaseEvent, int] = field(default_factory=dict)
+    """What this very run has charged before it was interrupted."""
+    starts: int = 0
+    """How often this run was started before."""
+    lines: int | None = None
+    """How many lines the ledger had when it was read for this."""
+
+
+def ledger_file(config: Config, ledger_path: Callable[[int], Path], name: int) -> Path:
+    """Return where a rank's charges go: into the run directory, or to where those of earlier runs are."""
+    return ledger_path(name) if config.ledger is None else Path(config.ledger) / f"rank-{name:03d}.jsonl"
+
+
+def open_accounts(
+    config: Config,
+    transport: Transport,
+    ledger_path: Callable[[int], Path],
+    shards: Sequence[Shard],
+    stack: ExitStack,
+    names: Sequence[int],
+    run: str | None = None,
+) -> tuple[dict[int, Account], list[Account]]:
+    """Return the accounts of the ranks in this process, and what all ranks may know of everybody's.
+
+    They hold the budgets and what was charged by earlier runs, and by `run` itself before it was interrupted. How many
+    charges that leaves is said by `set_allowances`.
+    """
+    accounts: dict[int, Account] = {}
+
+    def read() -> list[Any]:
+        told = []
+        for rank, shard in zip(transport.ranks, shards, strict=True):
+            path, starts = ledger_file(config, ledger_path, names[rank]), 0
+            earlier: Counter[ReleaseEvent] = Counter()
+            own: Counter[ReleaseEvent] = Counter()
+            budget, owner, order, lines = read_budget(config, names[rank]), None, None, None
+            if config.ledger is not None:
+                stack.enter_context(lock_ledger(path))
+                owner = known_mark(path, shard)
+            if path.exists() and (config.ledger is not None or run is not None):
+                lines = check_ledger_owner(path, owner)
+                for header, spent, _ in recorded_runs(path):
+                    if run is not None and header.get("run") == run:
+                        own, starts = own + spent, starts + 1
+                    else:
+                        earlier += spent
+                order = first_order(path) if config.ledger is not None else None
+            accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
+            told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
+        return told
+
+    known = [
+        Account(Path(), from_list(earlier), budget, None, order, None, from_list(own), starts)
+        for budget, order, earlier, own, starts in on_all_ranks(transport, read)
+    ]
+    return accounts, known
+
+
+def set_allowances(
+    plan: Plan,
+    transport: Transport,
+    accounts: Mapping[int, Account],
+    known: Sequence[Account],
+    sigmas: Sequence[float],
+    made: Sequence[int],
+) -> dict[int, Account]:
+    """Return the accounts with what they leave for the run: for the planned releases after the first `made` ones.
+
+    A budget limits what this run and earlier ones charge. The target limits this run alone, and a run that goes on may
+    have charged more than it planned: if that leaves too little of the target for all the rest, even under more noise,
+    the ranks end it without data rather than beyond the target.
+    """
+    config, target = plan.config, None
+    if config.calibration == "certified" and config.insecure_noise_seed is None and any(one.own for one in known):
+        target = config.epsilon
+    if config.ledger is None and target is None and all(one.budget is None for one in known):
+        return {rank: replace(account, order=2) for rank, account in accounts.items()}
+
+    def find(rank: int) -> tuple[int | None, int]:
+        account = known[rank]
+        planned = later_releases(plan.releases(plan.terms(rank), sigmas[rank]), made[rank])
+        order = account.order or filter_order(planned, account.budget or config.epsilon or 1.0, config.delta)
+        limits = [(target, {}), (account.budget, account.earlier)]
+        allowed = [
+            allowance(planned, earlier, limit, config.delta, order, account.own)
+            for limit, earlier in limits
+            if limit is not None
+        ]
+        return min(allowed, default=None), order
+
+    found = on_first_rank(transport, lambda: [find(rank) for rank in range(transport.size)])
+    return {
+        rank: replace(
+            account, budget=target if account.budget is None else account.budget, allowance=allowed, order=order
+        )
+        for rank, account in accounts.items()
+        for allowed, order in [found[rank]]
+    }
+
+
+def read_budget(config: Config, rank: int) -> float | None:
+    """Return a rank's budget: from --budget itself, or from a TOML file that may be the rank's own."""
+    if config.budget is None:
+        return None
+    try:
+        value = float(config.budget)
+    except ValueError:
+        path = Path(config.budget.replace("{rank}", str(rank)))
+        value = TomlTable(read_toml(path, "--budget: a number, or the file"), str(path)).get("epsilon", float)
+    if not 0 <= value <= LARGEST_BUDGET:
+        raise ConfigError(
+            f"expected a budget from 0 to {LARGEST_BUDGET:g} for rank {rank}, found {shown(value)}: give an epsilon"
+        )
+    return value
+
+
+def filter_order(planned: Sequence[tuple[ReleaseEvent, int]], budget: float, delta: float) -> int:
+    """Return the Renyi order for a ledger that is to go on over runs: fixed by the first of them, once and for all."""
+    if not planned or any(event.noise == "none" for event, _ in planned):
+        return 2
+    return max(2, math.ceil(filters.best_order(tally(planned), budget, delta)))
+
+
+def allowance(
+    planned: Sequence[tuple[ReleaseEvent, int]],
+    earlier: Mapping[ReleaseEvent, int],
+    budget: float,
+    delta: float,
+    order: int,
+    own: Mapping[ReleaseEvent, int] | None = None,
+) -> int:
+    """Return how many of the planned releases, in their order, a budget allows.
+
+    `own` is what this very run has charged before a failure: fixed by it and by the plan, so it composes with it. On a
+    fresh ledger everything is fixed before the run, so the certified accountant decides. After earlier runs, whose
+    results may have led to this one, composition is adaptive and a filter decides: Gaussian where all releases are
+    unsampled Gaussian ones, else Renyi at the order that the ledger fixed when it began.
+    """
+    own = own or {}
+    events = [event for event, _ in planned] + [*earlier, *own]
+    if not planned or any(event.noise == "none" for event in events):
+        return 0  # what was said without noise has spent every budget
+    if not earlier:
+        low, high = 0, sum(count for _, count in planned)
+        while low < high:
+            middle = (low + high + 1) // 2
+            charges = tally(first_releases(planned, middle)) + Counter(own)
+            fits = accountants.certified_epsilon(charges, delta, cache=cache_file()) <= budget
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+    gaussian = all(event.noise == "gaussian" and event.sampling.kind == "full" for event in events)
+    filter_ = filters.GaussianFilter(budget, delta) if gaussian else filters.RdpFilter(budget, delta, float(order))
+    left = filter_.budget - sum(filter_.cost(e, count) for e, count in (*earlier.items(), *own.items()))
+    allowed = 0
+    for event, count in planned:
+        cost = filter_.cost(event)
+        fitting = min(count, math.floor(left / cost)) if left > 0 and 0 < cost < math.inf else 0
+        allowed, left = allowed + fitting, left - fitting * cost
+        if fitting < count:
+            break
+    return allowed
+
+
+def lock_ledger(ledger: Path) -> IO[str]:
+    """Return an open file that no other run can lock while it is open.
+
+    Two runs that spend from one ledger at once would not see each other.
+    """
+    try:
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        file = ledger.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"cannot use the ledger directory {ledger.parent}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError(f"the ledger {ledger} is in use by another run: wait for it to end") from error
+    return file
+
+
+def first_order(ledger: Path) -> int:
+    """Return the Renyi order that the first run of a ledger fixed."""
+    order = next(read_ledger(ledger), {}).get("filter_order", 2)
+    if not isinstance(order, int) or not 2 <= order < 2**31:
+        raise LedgerError(f"{ledger}:1: expected a filter_order of at least 2, found {order!r:.40}")
+    return order
+
+
+def known_mark(ledger: Path, shard: Shard) -> str | None:
+    """Return the shard's mark in a ledger; None before the first run. Raise `LedgerError` if the ledger is gone."""
+    key = ledger.with_suffix(".key")
+    if ledger.exists():
+        return owner_mark(ledger, shard)
+    if key.exists():
+        raise LedgerError(
+            f"expected the ledger {ledger} beside its key, found none: put it back, it says what was charged; if "
+            f"nothing was, remove {key}"
+        )
+    return None
+
+
+def owner_mark(ledger: Path, shard: Shard) -> str:
+    """Return the mark by which a ledger knows its shard: a keyed hash, as a plain one would confirm guesses of records.
+
+    The key lies beside the ledger, for its owner alone.
+    """
+    path = ledger.with_suffix(".key")
+    try:
+        if not path.exists():
+            with writing(path, private=True, durable=True, exclusive=True) as file:
+                file.write(fresh_key().hex().encode())
+        key = bytes.fromhex(path.read_text())
+        if len(key) != 32:  # an empty one would make the mark a plain hash
+            raise ValueError(f"expected 32 bytes in hexadecimal digits, found {len(key)}")
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"cannot use the ledger's key {path}: {error}") from error
+    return hmac.digest(key, shard.fingerprint.encode(), "sha256").hex()
+
+
+def check_ledger_owner(path: Path, mark: str | None) -> int:
+    """Raise `ConfigError` if a ledger belongs to another shard: its spending would be counted for the wrong people.
+
+    Return how many lines it has.
+    """
+    lines = 0
+    for entry in read_ledger(path):
+        lines += 1
+        owner = entry.get("shard")
+        if owner is not None and owner != mark:
+            raise ConfigError(
+                f"the ledger {path} belongs to other rows: the shard has changed, or --seed, --test-fraction, "
+                "--samples or --normalize cut it differently, or the key beside the ledger was lost"
+            )
+    return lines

@@ -1,0 +1,235 @@
+"""The configuration of a run: what was typed, as text and numbers, in one frozen dataclass.
+
+A field here is a flag and a TOML key of the same name (`sample_edges` is `--sample-edges` and `sample-edges = 2`). The
+hyperparameters of the methods are flags too; they are read off the methods' own dataclasses, and one that the chosen
+method does not have is an error. `flags.py` reads a configuration, `settings.py` says what it means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_type_hints
+
+from dpmpi.algorithms import ALGORITHMS
+from dpmpi.core import Method
+from dpmpi.errors import ConfigError, nearest, shown
+
+LONGEST_TEXT = 1000
+"""Characters of a setting: longer than paths are, and fewer digits than Python makes a number of."""
+
+
+def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
+    """Return a field that is a flag; `more` may hold metavar, choices, least (>=), most (<=) and above (>)."""
+    return field(default=default, metadata={"help": text, "kind": kind, "metavar": None, "choices": ()} | more)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides what a run does."""
+
+    algorithm: str = _option("dp-dda", "the method", choices=tuple(ALGORITHMS))
+    rounds: int = _option(500, "how many rounds", int, metavar="T", least=1, most=10**8)
+    seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
+
+    data: str = _option(
+        "synthetic",
+        "synthetic[:options], adult:DIR, libsvm:PATH, mean[:options] or shards:PATTERN with {rank}",
+        metavar="SOURCE",
+    )
+    samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
+    dimension: int | None = _option(
+        None, "the number of features, for shards as text and for plans", int, metavar="M", least=1, most=10**9
+    )
+    normalize: bool = _option(True, "scale every row to norm at most 1", bool)
+    test_fraction: float | None = _option(
+        None, "rows held out for the accuracy (default: 0.1; 0 for shards and mean)", float, metavar="F", least=0
+    )
+
+    graph: str = _option(
+        "ring", "ring, path, star, grid, torus, complete, erdos-renyi:p=.., random:edges=.. or file:PATH"
+    )
+    weights: str = _option("metropolis", "mixing weights", choices=("metropolis", "uniform", "laplacian"))
+    sample_edges: int | None = _option(None, "gossip on K random disjoint edges a round", int, metavar="K", least=1)
+
+    loss: str = _option("hinge", "the loss; mean for mean: data", choices=("hinge", "logistic", "squared", "mean"))
+    penalty: str = _option("l2:0.0005", "l2:A, l1:A, elastic:L1,L2 or none")
+    domain: str | None = _option(None, "box:R or ball:R")
+    lipschitz: float = _option(1.0, "every record's gradient is clipped to this norm", float, metavar="L", above=0)
+    batch: str = _option(
+        "full", "full, 1 (one uniform record), B (Poisson of expected size B), fixed:B or auto", metavar="B"
+    )
+
+    epsilon: float | None = _option(
+        None, "the privacy target; the noise is calibrated to it", float, metavar="EPS", above=0
+    )
+    delta: float = _option(1e-5, "the delta of (epsilon, delta); 0 for pure noise", float, least=0)
+    noise: float | None = _option(
+        None, "standard deviation of the noise, instead of --epsilon", float, metavar="SIGMA", least=0
+    )
+    mechanism: str | None = _option(
+        None, "the kind of noise (default: the algorithm's own)", choices=("gaussian", "laplace", "spherical-laplace")
+    )
+    calibration: str = _option(
+        "certified", "certified: by the accountant; theorem: the paper's formula", choices=("certified", "theorem")
+    )
+    budget: str | None = _option(
+        None, "what a rank may spend: an epsilon, or a TOML file with epsilon = X ({rank} in its name: one each)"
+    )
+    ledger: str | None = _option(
+        None, "keep the ledgers in DIR and go on with those that are there: spending adds up over runs", metavar="DIR"
+    )
+    allow_large_delta: bool = _option(False, "accept a delta of at least 1/records", bool)
+    insecure_noise_seed: int | None = _option(
+        None, "repeatable noise, for tests: NOT PRIVATE", int, metavar="S", least=0
+    )
+
+    exchange: str = _option(
+        "plain", "plain messages, or secret shares of sums over all ranks", choices=("plain", "shares")
+    )
+    wire: str = _option(
+        "float64",
+        "numbers as they travel; float32 halves the bytes and rounds to 7 digits (plain exchange only)",
+        choices=("float64", "float32"),
+    )
+    share_mode: str = _option(
+        "expanded",
+        "shares expanded from pairwise secrets (computational) or full ones (information-theoretic)",
+        choices=("expanded", "full"),
+    )
+    share_bits: int = _option(40, "fractional bits of shared sums", int, metavar="F", least=0, most=62)
+    seal: bool = _option(False, "encrypt every message for its receiver alone (AES-256-GCM)", bool)
+    keys: str | None = _option(
+        None, "the folder of roster.toml and of this rank's rank-000.key (python -m dpmpi keys make)", metavar="DIR"
+    )
+    noise_in: str = _option("local", "noise on each rank's value, or inside the shared sum", choices=("local", "sum"))
+    colluders: int = _option(
+        1,
+        "ranks that may together take their parts of a sum's noise off again; 0 is against outsiders alone",
+        int,
+        metavar="C",
+        least=0,
+    )
+    deadline: float = _option(120.0, "seconds to wait for a silent neighbour before giving up", float, above=0)
+    checkpoint_every: str | None = _option(
+        None, "keep every rank's state after N rounds (200) or seconds (60s), for --resume", metavar="N"
+    )
+    on_failure: str = _option(
+        "shrink",
+        "when a rank dies and MPI can tell (mpirun --with-ft ulfm): go on without it, or stop",
+        choices=("shrink", "stop"),
+    )
+    evaluate: int | None = _option(
+        None,
+        "evaluate every N rounds (default: 20 times a run; 0 or --no-evaluate: never; off for shards)",
+        int,
+        metavar="N",
+        least=0,
+    )
+    reference: bool = _option(False, "find the optimum first, by a solver on the distributed objective", bool)
+    quiet: bool = _option(False, "print nothing but errors and where the results are", bool)
+    log_json: bool = _option(
+        False, "print one JSON object a line instead of progress and table: start, progress, evaluation, end", bool
+    )
+    out: str | None = _option(None, "the run directory (default: runs/ALGORITHM-TIME)", metavar="DIR")
+    ranks: int | None = _option(None, "refuse to run with another number of ranks", int, metavar="N", least=1)
+    loopback: int | None = _option(None, "run N agents in this one process, without MPI", int, metavar="N", least=1)
+
+    options: tuple[tuple[str, Any], ...] = ()
+    """Hyperparameters of the algorithm that were given, by name."""
+
+    def check(self) -> None:
+        """Raise `ConfigError` for values that cannot work, whatever the data."""
+        for f in config_fields():
+            choices, value = f.metadata["choices"], getattr(self, f.name)
+            check_size(f.name, value)
+            if choices and value is not None and value not in choices:
+                expected = f"{flag_of(f.name)} is one of {', '.join(choices)}"
+                raise ConfigError(f"{expected}; got {value!r}{nearest(value, choices)}")
+            least, above, most = (f.metadata.get(name) for name in ("least", "above", "most"))
+            if value is not None and most is not None and value > most:
+                raise ConfigError(f"{flag_of(f.name)} must be at most {most}, got {value}")
+            if value is not None and least is not None and value < least:
+                raise ConfigError(f"{flag_of(f.name)} must be at least {least}, got {value}")
+            if value is not None and above is not None and value <= above:
+                raise ConfigError(f"{flag_of(f.name)} must be greater than {above}, got {value}")
+        if self.epsilon is not None and self.noise is not None:
+            raise ConfigError("give --epsilon (a target) or --noise (a standard deviation), not both")
+        if self.quiet and self.log_json:
+            raise ConfigError("give --quiet (no lines at all) or --log-json (a line for everything), not both")
+        for name in ("delta", "test_fraction"):
+            if (getattr(self, name) or 0) >= 1:
+                raise ConfigError(f"{flag_of(name)} must be less than 1, got {getattr(self, name)}")
+
+    def make_method(self) -> Method:
+        """Return the method with its hyperparameters; raise `ConfigError` for one that it does not have."""
+        cls = ALGORITHMS[self.algorithm]
+        known = {f.name: f for f in hyperfields(cls)}
+        for name, value in self.options:
+            if name not in known:
+                raise ConfigError(
+                    f"{flag_of(name)} does not apply to {self.algorithm}, which takes "
+                    f"{', '.join(map(flag_of, known)) or 'no options'}"
+                )
+            words = get_args(get_type_hints(cls)[name]) if isinstance(value, str) else ()
+            if words and value not in words:
+                raise ConfigError(f"{self.algorithm} takes {flag_of(name)} {' or '.join(words)}, got {value}")
+            least = known[name].metadata.get("minimum")
+            if least is not None and not least <= value < math.inf:  # no conversion: integers may be too large for it
+                raise ConfigError(f"{flag_of(name)} must be a finite number of at least {least:g}, got {shown(value)}")
+            check_size(name, value)
+        return cls(**dict(self.options))
+
+    def to_toml(self) -> str:
+        """Return the whole effective configuration, algorithm's hyperparameters included."""
+        values = {f.name: getattr(self, f.name) for f in config_fields()}
+        method = self.make_method()
+        values |= {f.name: getattr(method, f.name) for f in hyperfields(type(method))}
+        for name in ("loopback", "quiet", "log_json"):  # how it was launched and watched
+            del values[name]
+        lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
+        return "\n".join(lines) + "\n"
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher)."""
+        same = dataclasses.replace(
+            self, out=None, ledger=None, keys=None, deadline=1.0, ranks=None, checkpoint_every=None, on_failure="stop"
+        )
+        return hashlib.sha256(same.to_toml().encode()).hexdigest()
+
+
+def check_size(name: str, value: object) -> None:
+    """Raise `ConfigError` for text or numbers beyond what any file or array can take, whatever the setting."""
+    if isinstance(value, str) and not (value.isprintable() and len(value) <= LONGEST_TEXT):
+        expected = f"{flag_of(name)} must be one line of at most {LONGEST_TEXT} printable characters"
+        raise ConfigError(f"{expected}, got {shown(value, 40)} with {len(value)}")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ConfigError(f"{flag_of(name)} must be less than 2^63, got {shown(value, 40)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{flag_of(name)} must be a finite number, got {value}")
+
+
+def config_fields() -> list[dataclasses.Field[Any]]:
+    """Return the fields that are flags."""
+    return [f for f in dataclasses.fields(Config) if f.name != "options"]
+
+
+def flag_of(name: str) -> str:
+    """Return a field's name as a flag."""
+    return "--" + name.replace("_", "-")
+
+
+def hyperfields(cls: type[Method]) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a method: its hyperparameters."""
+    return dataclasses.fields(cls)  # type: ignore[arg-type]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(str(value)).replace("\x7f", "\\u007f")  # JSON's escapes are TOML's

@@ -1,0 +1,1 @@
+"""What a run costs in messages, bytes and seconds, counted, measured and predicted."""

@@ -1,0 +1,160 @@
+"""From flags and TOML files to a checked configuration; flags win over files, and unknown ones of both raise."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+
+from dpmpi.algorithms import ALGORITHMS
+from dpmpi.core.files import parse_toml, read_toml
+from dpmpi.core.tables import TomlTable
+from dpmpi.errors import ConfigError, nearest, shown
+from dpmpi.runtime.config import Config, check_size, config_fields, flag_of, hyperfields
+from dpmpi.runtime.settings import Settings
+
+EXAMPLES = """\
+examples:
+  mpirun -n 20 python -m dpmpi.run --algorithm dp-dda --data synthetic --graph ring --rounds 500 \\
+         --epsilon 1 --delta 1e-5 --seed 7 --out runs/demo
+  mpirun -n 20 python -m dpmpi.run --config runs/demo/config.toml --rounds 100
+  mpirun -n 20 python -m dpmpi.run --resume runs/demo
+  python -m dpmpi.run --loopback 20 --algorithm dda --rounds 200 --out runs/try
+"""
+
+RETIRED = ("adversary",)
+"""Keys of older config.toml files that changed nothing: they are read and left out."""
+
+
+def flags_of(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the flags of `dpmpi.run` that were given; raise `ConfigError`."""
+    parser = make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES, resumable=True)
+    given = vars(parser.parse_args(argv))
+    if "resume" in given and "config" in given:
+        raise ConfigError("--resume goes on with the run's own settings: leave --config out")
+    return given
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """Return the configuration given by flags and, with --config, a TOML file; raise `ConfigError`."""
+    return from_values(flags_of(argv))
+
+
+def from_values(given: dict[str, Any]) -> Config:
+    """Return the configuration of parsed flags; the file that `config` names fills in what is not given."""
+    path = given.pop("config", None)
+    check_size("config", path)
+    return _completed(
+        (_values(read_toml(Path(path), "the configuration"), Path(path)) if path is not None else {}) | given
+    )
+
+
+def from_text(text: str, where: Path, given: dict[str, Any]) -> Config:
+    """Return the configuration that the text of a TOML file and parsed flags describe; flags win."""
+    return _completed(_values(parse_toml(text, str(where)), where) | given)
+
+
+def _completed(values: dict[str, Any]) -> Config:
+    for name in ("ledger", "out", "budget", "keys"):
+        if values.get(name) == "":
+            raise ConfigError(f"--{name} is empty: is a variable not set?")
+    if values.get("ledger"):
+        values["ledger"] = str(Path(values["ledger"]).absolute())
+    if str(values.get("data", "")).partition(":")[0] == "mean":  # a problem of its own, without labels
+        values = {"loss": "mean", "penalty": "none"} | values
+    names = {f.name for f in config_fields()}
+    options = tuple(sorted((name, value) for name, value in values.items() if name not in names))
+    config = Config(**{name: value for name, value in values.items() if name in names}, options=options)
+    config.check()
+    Settings.of(config)  # raises for what does not fit together
+    return config
+
+
+def make_parser(program: str, epilog: str, *, resumable: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of the flags of a run; only flags that were given appear in the result."""
+    parser = Parser(
+        prog=program,
+        usage=f"{program} [flags]",
+        epilog=epilog,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Train a model over data that stays where it is; every rank is one agent.",
+    )
+    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags win")
+    if resumable:
+        parser.add_argument("--resume", metavar="RUN", help="go on with a run that was interrupted, with its settings")
+    for f in config_fields():
+        default = "" if f.default is None else f" (default: {f.default})"
+        text = f.metadata["help"].replace("%", "%%") + default
+        if f.metadata["kind"] is bool:
+            parser.add_argument(flag_of(f.name), action=argparse.BooleanOptionalAction, help=text)
+        else:
+            parser.add_argument(flag_of(f.name), type=f.metadata["kind"], metavar=f.metadata["metavar"], help=text)
+    parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const=0, help=argparse.SUPPRESS)
+    group = parser.add_argument_group("hyperparameters of the algorithms")
+    for name, (hint, text) in sorted(_hyperparameters().items()):
+        choices = get_args(hint) if get_origin(hint) is Literal else None
+        kind = str if choices else hint
+        group.add_argument(flag_of(name), type=kind, choices=choices, help=text.replace("%", "%%"), metavar="X")
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `ConfigError` instead of printing its usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse `--flag=--`, of which argparse makes an empty list."""
+        words = sys.argv[1:] if args is None else list(args)
+        for word in words:
+            if word.startswith("--") and word.endswith("=--"):
+                self.error(f"argument {word.partition('=')[0]}: expected a value, got --")
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Report as we report everything: one line, no usage text."""
+        if message.startswith("unrecognized arguments: "):
+            unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0][:80]
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near, unknown = nearest(unknown.split("=")[0], flags), unknown if unknown.isprintable() else repr(unknown)
+            message = f"unknown flag {unknown}{near}; --help lists the flags"
+        raise ConfigError(message if len(message) <= 600 else f"{message[:600]}...")
+
+
+def _hyperparameters() -> dict[str, tuple[Any, str]]:
+    """Return name -> (type, help) over all algorithms: what the flag means to which of them, with which default."""
+    hints: dict[str, Any] = {}
+    meanings: dict[str, dict[str, list[str]]] = {}
+    for name, cls in ALGORITHMS.items():
+        types = get_type_hints(cls)
+        for f in hyperfields(cls):
+            hint = next((part for part in get_args(types[f.name]) if part in (int, float)), types[f.name])  # X | None
+            if get_origin(hint) is Literal and f.name in hints:  # each algorithm checks its own words
+                words = dict.fromkeys((*get_args(hints[f.name]), *get_args(hint)))
+                hint = Literal[tuple(words)]
+            hints[f.name] = hint
+            default = "derived" if f.default is None else f.default
+            meanings.setdefault(f.name, {}).setdefault(f.metadata["help"], []).append(f"{name}: {default}")
+    return {
+        name: (hint, "; ".join(f"{text} ({', '.join(owners)})" for text, owners in meanings[name].items()))
+        for name, hint in hints.items()
+    }
+
+
+def _values(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the settings of a TOML file by field, as their types; raise `ConfigError` for unknown keys."""
+    hints = {f.name: f.metadata["kind"] for f in config_fields()} | {n: h for n, (h, _) in _hyperparameters().items()}
+    kinds = {name.replace("_", "-"): get_args(h) if get_origin(h) is Literal else h for name, h in hints.items()}
+    dashed = {key.replace("_", "-"): value for key, value in content.items()}
+    table = TomlTable(
+        {key: _as_text(value) if kinds.get(key) is str else value for key, value in dashed.items()}, str(path)
+    )
+    table.only(*kinds, *RETIRED)
+    return {key.replace("-", "_"): table.get(key, kinds[key]) for key in dashed if key not in RETIRED}
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number as the text that a flag would have been, as in `batch = 20`."""
+    return shown(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,0 +1,257 @@
+"""How far a run is, while it runs: one line on a terminal, a line now and then in a log, or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from dpmpi.runtime.evaluation import Evaluation
+from dpmpi.runtime.live_epsilon import LiveEpsilon
+from dpmpi.runtime.output.console import say
+from dpmpi.runtime.plan import Plan
+
+PIECE_SECONDS = 0.25
+GLANCE_SECONDS = 1.0
+"""The figures beside a bar are renewed so often."""
+LINE_SECONDS, LATER_SECONDS = 5.0, 30.0
+"""Lines of a log are so far apart, and later on so far."""
+EARLY_SECONDS = 300.0
+
+
+@dataclass
+class Figures:
+    """What is known of a run that is under way, null where it is not."""
+
+    round: int
+    rounds: int
+    seconds: float = 0.0
+    """Since the start, or since the run went on."""
+    seconds_left: float | None = None
+    rounds_per_second: float | None = None
+    objective: float | None = None
+    suboptimality: float | None = None
+    accuracy: float | None = None
+    epsilon: float | None = None
+    budget: float | None = None
+    bytes: int | None = None
+    """Sent by all ranks, as foreseen."""
+
+    def text(self) -> str:
+        """Return the figures beside rounds and pace, on one line."""
+        parts = []
+        if self.objective is not None:
+            parts.append(f"objective {self.objective:.5g}")
+        if self.suboptimality is not None:
+            parts.append(f"suboptimality {self.suboptimality:.2e}")
+        if self.accuracy is not None:
+            parts.append(f"accuracy {self.accuracy:.4f}")
+        if self.epsilon is not None:
+            of = "" if self.budget is None else f" of {self.budget:.3g}"
+            parts.append(f"epsilon {self.epsilon:.3g}{of}")
+        if self.bytes is not None:
+            parts.append(f"{in_bytes(self.bytes)} sent")
+        return "  ".join(parts)
+
+    def line(self) -> str:
+        """Return everything, on one line."""
+        parts = [f"round {self.round}/{self.rounds}"]
+        if self.rounds_per_second is not None:
+            parts.append(f"{self.rounds_per_second:.3g} rounds/s")
+        parts += [text] if (text := self.text()) else []
+        if self.seconds_left is not None:
+            parts.append(f"{in_time(self.seconds_left)} left")
+        return "  ".join(parts)
+
+
+class Progress:
+    """Shows the rounds of a run on the rank that is to show them; silent on the others."""
+
+    def __init__(
+        self,
+        rounds: int,
+        *,
+        shown: bool,
+        completed: int = 0,
+        as_json: bool = False,
+        bytes_a_round: float | None = None,
+        live: LiveEpsilon | None = None,
+    ) -> None:
+        """Begin after round `completed`. Without `live` no epsilon is shown."""
+        self._shown = shown
+        self._json = shown and as_json
+        self._bytes_a_round = bytes_a_round
+        self._live = live
+        self._begin = self._spoke = time.monotonic()
+        self._first = completed
+        self._figures = Figures(completed, rounds)
+        self._bar: Any = None
+        if shown and not as_json and sys.stderr.isatty():
+            from tqdm import tqdm  # noqa: PLC0415 - one rank only
+
+            self._bar = tqdm(total=rounds, initial=completed, unit="round", dynamic_ncols=True, leave=False)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def pieces(self, done: int, stop: int) -> Iterator[int]:
+        """Yield the rounds up to which to run next, so that a piece takes a fraction of a second.
+
+        Pieces are no barriers: a rank that is not shown runs to `stop` at once.
+        """
+        size = 1
+        while done < stop:
+            piece = min(stop, done + size) if self._shown else stop
+            begin = time.monotonic()
+            yield piece
+            seconds = max(time.monotonic() - begin, 1e-6)
+            size = max(1, min(4 * size, int((piece - done) * PIECE_SECONDS / seconds)))
+            done = piece
+
+    def update(self, done: int) -> None:
+        """Note that the rounds up to `done` are complete; speak if it is time to."""
+        if not self._shown:
+            return
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(done - self._figures.round)
+        self._figures.round = done
+        if now - self._spoke < self._silence(now):
+            return
+        self._spoke = now
+        self._look(now)
+        if self._json:
+            self.tell("progress", **vars(self._figures))
+        elif self._bar is not None:
+            self._bar.set_postfix_str(self._figures.text(), refresh=False)
+        else:
+            say(self._figures.line(), sys.stderr)
+
+    def note(self, evaluation: Evaluation, optimum: float | None) -> None:
+        """Show the latest figures next to the rounds."""
+        if not self._shown:
+            return
+        figures = self._figures
+        figures.objective, figures.accuracy = evaluation.objective, evaluation.accuracy
+        figures.suboptimality = None if optimum is None else evaluation.objective - optimum
+        if self._json or self._bar is not None:
+            self._look(time.monotonic())
+        if self._bar is not None:
+            self._bar.set_postfix_str(figures.text(), refresh=False)
+        self.tell("evaluation", **vars(figures))
+
+    def _silence(self, now: float) -> float:
+        """Return how many seconds must lie between two lines."""
+        if self._bar is not None:
+            return GLANCE_SECONDS
+        return LINE_SECONDS if now - self._begin < EARLY_SECONDS else LATER_SECONDS
+
+    def _look(self, now: float) -> None:
+        """Bring the figures that change with every round up to date."""
+        figures = self._figures
+        figures.seconds = now - self._begin
+        if figures.round > self._first and figures.seconds > 0.0:
+            figures.rounds_per_second = (figures.round - self._first) / figures.seconds
+            figures.seconds_left = (figures.rounds - figures.round) / figures.rounds_per_second
+        if self._bytes_a_round is not None:
+            figures.bytes = round(self._bytes_a_round * figures.round)
+        if self._live is not None:
+            figures.epsilon, figures.budget = self._live.epsilon(figures.round), self._live.budget
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Print a JSON object, if they are asked for."""
+        if self._json:
+            finite = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in fields.items()}
+            say(json.dumps({"type": kind, **finite}))
+
+
+def watch(
+    plan: Plan, *, shown: bool, completed: int = 0, live: LiveEpsilon | None = None, results: str | None = None
+) -> Progress:
+    """Return the display of a run after round `completed`, as its settings ask for; `results` is its directory."""
+    config, graph = plan.config, plan.schedule.graph
+    shown = shown and not config.quiet
+    progress = Progress(
+        config.rounds,
+        shown=shown,
+        completed=completed,
+        as_json=config.log_json,
+        live=live,
+        bytes_a_round=plan.bytes() / config.rounds if shown else None,
+    )
+    progress.tell(
+        "start",
+        algorithm=config.algorithm,
+        ranks=graph.size,
+        rounds=config.rounds,
+        completed=completed,
+        dimension=plan.dimension,
+        graph=graph.name,
+        results=results,
+    )
+    return progress
+
+
+class RunsLine:
+    """One line that shows how many runs are done: tqdm on a terminal, plain lines elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._begin = total, 0, time.monotonic()
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm  # noqa: PLC0415 - only where there is somebody to look
+
+            form = "{n_fmt}/{total_fmt} runs |{bar}| {elapsed}, {remaining} left{postfix}"
+            self._bar = tqdm(total=total, dynamic_ncols=True, leave=False, bar_format=form)
+
+    def begins(self, name: str) -> None:
+        """Name the run that is under way."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(name)
+
+    def ended(self, name: str, error: str | None) -> None:
+        """Count a run, and say what went wrong if something did."""
+        self._done += 1
+        seconds = time.monotonic() - self._begin
+        left = seconds / self._done * (self._total - self._done)
+        if self._bar is not None:
+            if error is not None:
+                self._bar.write(f"failed: {name}: {error}", file=sys.stderr)
+            self._bar.update()
+        elif error is not None:
+            say(f"{self._done}/{self._total} runs  failed: {name}: {error}", sys.stderr)
+        else:
+            say(f"{self._done}/{self._total} runs  {seconds:.0f} s  {left:.0f} s left  {name}", sys.stderr)
+
+    def close(self) -> None:
+        """Leave the terminal's line."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def in_bytes(count: float) -> str:
+    """Return a number of bytes as people write it."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def in_time(seconds: float) -> str:
+    """Return seconds as people write them."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,192 @@
+"""One process's part of a run, from the command line to its exit code, over all the starts that failures make of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dpmpi.errors import ConfigError, CutOff, DpmpiError, RankLost
+from dpmpi.network.channel import World
+from dpmpi.network.collective import fail_together, on_all_ranks
+from dpmpi.network.launcher import launched_as
+from dpmpi.network.transport import open_transport
+from dpmpi.runtime.assembly import Job, Past, assemble
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.failure import Place, end_run, leave_the_others, refuse_unstarted
+from dpmpi.runtime.flags import flags_of, from_values
+from dpmpi.runtime.output.console import say
+from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.recovery.resume import regroup, resume
+from dpmpi.runtime.settings import Settings
+from dpmpi.runtime.signals import Signals
+from dpmpi.runtime.trainer import Trainer
+
+Wrap: TypeAlias = Callable[[World], World]
+"""Puts a transport around the one that a run opens."""
+Attend: TypeAlias = Callable[[Job], None]
+"""Sees a job before it trains."""
+
+
+def train(argv: Sequence[str], signals: Signals, wrap: Wrap | None = None, attend: Attend | None = None) -> int:
+    """Train as the flags say; return the exit code."""
+    rank, size = launched_as(os.environ)
+    try:
+        given = flags_of(argv)
+        path = given.pop("resume", None)
+        # Of a run that goes on, only how to start is known before its own settings are read.
+        how = {name: given[name] for name in ("deadline", "loopback") if name in given}
+        config = from_values({**given}) if path is None else Config(**how)
+        if config.loopback is not None and size > 1:
+            raise ConfigError(f"--loopback runs all agents in one process, found {size}: start it without mpirun")
+        world = open_transport(config.loopback, config.deadline)
+    except DpmpiError as error:
+        return refuse_unstarted(error, rank)
+    world = world if wrap is None else wrap(world)
+    try:
+        signals.end_runs()
+        if path is None:
+            settings, past = Settings.of(config), Past.none(world.size)
+            directory = name_directory(config, world)
+        else:
+            settings, past = resume(world, Path(path), given)
+            directory = RunDirectory(Path(path))
+    except BaseException as error:
+        return end_run(world, error, _place(world, "while starting"))
+    if not settings.checkpoints.never:
+        signals.stop_runs()
+    while True:
+        again = run_once(settings, world, directory, past, signals, attend)
+        if isinstance(again, int):
+            return again
+        settings, world, past = again
+
+
+def run_once(
+    settings: Settings,
+    world: World,
+    directory: RunDirectory,
+    past: Past,
+    signals: Signals,
+    attend: Attend | None = None,
+) -> int | tuple[Settings, World, Past]:
+    """Run a job to its end and return the exit code; or return how, with whom and from where to go on after a death.
+
+    What `auto` became stays: it is in config.toml and in the ledgers, whoever is left.
+    """
+    trainer: Trainer | None = None
+
+    def ready(resolved: Settings) -> None:
+        if past.goes_on:
+            forget_end(directory, world)
+        else:
+            create(directory, resolved.config, world)
+
+    with ExitStack() as stack:
+        try:
+            job = assemble(settings, world, directory.ledger, stack, past=past, ready=ready)
+            settings = job.settings
+            if attend is not None:
+                attend(job)
+            trainer = Trainer(job, directory, lambda: signals.told_to_stop)
+            world.on_slow = _report_slow(job.names, world.ranks[0], directory)
+            if len(past.names) < past.origin:
+                job.engine.regroup()
+            return trainer.run()
+        except BaseException as error:
+            # Else nothing was released since the start: start, or resume, it again.
+            begun = trainer is not None or past.shards is not None
+            if isinstance(error, RankLost) and begun and settings.config.on_failure == "shrink":
+                found = go_on_without_the_dead(settings, trainer, past, world, directory)
+                return found if isinstance(found, int) else (settings, *found)
+            if trainer is None:
+                return end_run(world, error, _place(world, "while starting"))
+            round_ = max(seat.agent.round for seat in trainer.job.engine.seats)
+            return end_run(world, error, _place(world, f"round {round_}", begun=True), directory, past.names)
+
+
+def go_on_without_the_dead(
+    settings: Settings, trainer: Trainer | None, past: Past, world: World, directory: RunDirectory
+) -> int | tuple[World, Past]:
+    """Return the survivors' transport and past; or 0, for a rank that the others cannot reach any more.
+
+    Before a trainer has begun, there is what the run brought with it.
+    """
+    kept = list(past.snapshots.values())
+    if trainer is not None:
+        job = trainer.job
+        kept += [one for one in trainer.kept[world.ranks[0]] if one.round not in [other.round for other in kept]]
+        past = replace(
+            past, run=job.run, shards=job.shards, floor=job.incarnation, charged=job.most_charged(), snapshots={}
+        )
+    try:
+        found = regroup(settings, past, kept, world)
+    except CutOff as error:  # the run is the others' now: neither end it nor write to its directory
+        leave_the_others(error, past.names[world.ranks[0]])
+    except BaseException as error:
+        place = _place(world, "after a rank was lost", begun=True)
+        return end_run(world, error, replace(place, others_know=True), directory)
+    if found is None:
+        return 0
+    survivors, ahead = found
+    lost = sorted(set(past.names) - set(ahead.names))
+    if trainer is None:  # while they assembled: the lost may have begun to repeat what they had planned before
+        twice = {name: Counter(past.charged[name]) + Counter(past.charged[name]) for name in lost}
+        ahead = replace(ahead, charged={**ahead.charged, **twice})
+    if 0 in survivors.ranks:
+        who, left = ", ".join(map(str, lost)), len(ahead.names)
+        say(f"dpmpi: lost rank {who}; {left} ranks go on after round {ahead.round}", sys.stderr)
+    return survivors, ahead
+
+
+def _place(world: World, when: str, *, begun: bool = False) -> Place:
+    return Place(when, begun, world.tolerant, alone=len(world.ranks) == 1)
+
+
+def name_directory(config: Config, world: World) -> RunDirectory:
+    """Return the run directory, not made yet; every rank gets the same path."""
+    name = config.out or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
+    told = on_all_ranks(world, lambda: [(name, config.digest())] * len(world.ranks))
+    for rank, (_, digest) in enumerate(told):
+        if digest != told[0][1]:
+            raise ConfigError(f"all ranks must have the same settings, but rank {rank} has others than rank 0")
+    return RunDirectory(Path(told[0][0]))
+
+
+def forget_end(directory: RunDirectory, world: World) -> None:
+    """Make sure, on the first rank, that nobody reads an end that was none."""
+    if 0 in world.ranks:
+        stale = [directory.path / "ended.txt", directory.path / "slow.txt"]
+        for path in (*stale, *(directory.path / "stall").glob("*.json")):
+            path.unlink(missing_ok=True)
+
+
+def create(directory: RunDirectory, config: Config, world: World) -> None:
+    """Make the run directory, on the first rank."""
+
+    def make() -> None:
+        if 0 in world.ranks:
+            kept = directory.create()
+            if kept is not None:
+                say(f"{directory.path} was there: kept as {kept}", sys.stderr)
+            directory.write_text("config.toml", config.to_toml())
+
+    fail_together(world, make)
+
+
+def _report_slow(names: Sequence[int], rank: int, directory: RunDirectory) -> Callable[[int, Any, float], None]:
+    """Return a callback that reports a slow neighbour once per run."""
+
+    def report(round_: int, missing: tuple[int, ...], seconds: float) -> None:
+        with suppress(OSError):  # another rank has said so
+            (directory.path / "slow.txt").open("x").close()
+            who = ", ".join(str(names[peer]) for peer in missing) or "(own sends)"
+            say(f"dpmpi: rank {names[rank]} has waited {seconds:.3g} s for rank {who} in round {round_}", sys.stderr)
+
+    return report

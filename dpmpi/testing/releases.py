@@ -1,0 +1,114 @@
+"""Contracts of a method's releases: no other way out, no more sensitive than declared, all of them foreseen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dpmpi.core import Array, Method
+from dpmpi.network.transport.loopback import LoopbackTransport
+from dpmpi.privacy.mechanisms import pricing
+from dpmpi.problem.rows import Dense
+from dpmpi.testing.simulation import Asked, Listening, Tap, deaf, noisy, random_shards, simulate
+
+Make = Callable[[], Method]
+
+
+def check_no_leak(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any) -> None:
+    """Raise AssertionError if a byte on the wire depends on the data other than through a release.
+
+    The mechanism is deaf, so releases carry nothing. Whatever still differs between two unrelated data sets got out by
+    another way. `settings` are those of `simulate`; for noise inside a sum they hold a `SumMechanism` and `DeafAgent`.
+    """
+    settings = {"mechanism": deaf} | settings
+
+    def wire(seed: int) -> list[tuple[int, int, int, bytes]]:
+        tap = Tap(LoopbackTransport(n))
+        simulate(make(), random_shards(n, 30, 7, seed), rounds, transport=tap, **settings)
+        return sorted(tap.heard)
+
+    first, second = wire(1), wire(2)
+    if len(first) != len(second):
+        raise AssertionError(f"the number of messages depends on the data: {len(first)} and {len(second)}")
+    for one, other in zip(first, second, strict=True):
+        if one != other:
+            rank, round_, hop, _ = one
+            raise AssertionError(f"what rank {rank} sends in round {round_}, hop {hop} depends on unreleased data")
+
+
+def check_sensitivity(make: Make, *, n: int = 3, rounds: int = 6, lipschitz: float = 1.0, **settings: Any) -> None:
+    """Raise AssertionError if replacing one record moves a query further than it declared.
+
+    The neighbouring records are adversarial: opposite, huge, zero and aligned with each other. The mechanism is deaf,
+    so both runs are at the same point when they ask, and the batches hold the same positions. `settings` are those of
+    `simulate`. Methods that rely on a bound of the rows' norm are shown rows scaled to it.
+    """
+    m, victim = 7, 1
+    extreme = [scale * np.eye(m)[0] for scale in (1.0, -1.0, 1e6, 0.0)] + [np.full(m, 1e3)]
+    if settings.pop("normalized", False):
+        extreme = [row / max(1.0, float(np.linalg.norm(row))) for row in extreme]
+    records = [(row, label) for row in extreme for label in (-1.0, 1.0)]
+
+    def queries(position: int, row: Array, label: float) -> list[Asked]:
+        shards = random_shards(n, 10, m, 3)
+        X = shards[victim][0].matrix.copy()  # type: ignore[union-attr]
+        y = shards[victim][1].copy()
+        X[position], y[position] = row, label
+        shards[victim] = (Dense(X), y)
+        engine = simulate(make(), shards, rounds, mechanism=deaf, lipschitz=lipschitz, make_agent=Listening, **settings)
+        agent: Any = engine.seats[victim].agent
+        asked: list[Asked] = agent.asked
+        return asked
+
+    for position in (0, 9):
+        runs = [queries(position, row, label) for row, label in records]
+        for (i, one), (j, other) in combinations(enumerate(runs), 2):
+            for k, (mine, yours) in enumerate(zip(one, other, strict=True)):
+                parts = zip(mine.parts, yours.parts, strict=True)
+                moved = math.hypot(*(float(np.linalg.norm(a - b)) for a, b in parts))
+                if moved > mine.sensitivity * (1 + 1e-9):
+                    raise AssertionError(
+                        f"query {k} moved by {moved:.6g}, but declares a sensitivity of {mine.sensitivity:.6g}: "
+                        f"record {position} was {records[i]} and {records[j]}"
+                    )
+
+
+def check_releases(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any) -> None:
+    """Raise AssertionError if a run charges other events, or in another order, than the method foresaw.
+
+    Noise is calibrated to, and ledgers are written ahead by, what `releases` says. Every kind of noise in `mechanisms`
+    is tried, released vectors must have the length `width`, and a `Witness` is told something by one that `testifies`.
+    """
+    shards, settings = random_shards(n, 30, 7, 1), {"make_agent": Listening} | settings
+    algorithm = make()
+    for seat in simulate(algorithm, shards, rounds, **settings).seats:
+        quiet: Any = seat.agent
+        width = algorithm.width(quiet.dimension)
+        found = {part.size for asked in quiet.asked for part in asked.parts} - {width}
+        if found:
+            raise AssertionError(f"expected releases of length {width}, found {sorted(found)}: correct `width`")
+        if bool(quiet.told) != algorithm.testifies:
+            raise AssertionError(
+                f"expected a witness to be told {'something' if algorithm.testifies else 'nothing'}, found "
+                f"{quiet.told} times: correct `testifies`"
+            )
+    for kind in algorithm.mechanisms:
+        price = pricing(kind, 0.3, width)
+        for seat in simulate(make(), shards, rounds, **settings, mechanism=noisy(kind)).seats:
+            agent: Any = seat.agent
+            foreseen = [
+                price.event(planned.sensitivity, agent.terms.sampling, planned.scale, planned.extra)
+                for planned in algorithm.releases(agent.terms)
+                for _ in range(planned.count)
+            ]
+            charged = [event for _, event in agent.charges.charged]
+            if charged != foreseen:
+                first = next(k for k in range(10**9) if charged[k : k + 1] != foreseen[k : k + 1])
+                raise AssertionError(
+                    f"rank {agent.rank} charged {len(charged)} releases, foreseen were {len(foreseen)}; number {first} "
+                    f"is {charged[first : first + 1]}, foreseen was {foreseen[first : first + 1]}: correct `releases`"
+                )
