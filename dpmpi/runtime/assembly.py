@@ -168,7 +168,7 @@ def assemble(
     past: Past | None = None,
     ready: Callable[[Settings], None] = lambda settings: None,
 ) -> Job:
-    """Load the data, calibrate the noise, open the ledgers; all processes call this together.
+    """Load the data, calibrate the noise, build the agents; all processes call this together, and then `open_ledgers`.
 
     `ready` is called, on all of them, with the settings that `auto` is derived in, when nothing is left that could be
     refused and before anything is written.
@@ -215,7 +215,7 @@ def assemble(
     settings.noise.check_room(plan, max(sigmas))
     ready(settings)
     engine = Engine(plan.method, schedule, carrier, seats, past.round)
-    job = Job(
+    return Job(
         run=run,
         plan=plan,
         past=past,
@@ -228,8 +228,6 @@ def assemble(
         incarnation=incarnation,
         made=made,
     )
-    fail_together(transport, lambda: open_ledgers(job, stack))
-    return job
 
 
 def build_agent(
@@ -266,7 +264,11 @@ class NotYet:
 
 
 def open_ledgers(job: Job, stack: ExitStack) -> None:
-    """Open the ledgers of the agents here, for the releases that come after those that were made."""
+    """Open the ledgers of all agents, for the releases after those that were made; all processes call this together."""
+    fail_together(job.meter, lambda: _open_ledgers(job, stack))
+
+
+def _open_ledgers(job: Job, stack: ExitStack) -> None:
     config = job.config
     outside = "on: it reads the data without noise, outside of the guarantee"
     header = {

@@ -227,7 +227,9 @@ def _tell_the_others(world: World, error: BaseException) -> None:
     """Let all ranks end where MPI is fault tolerant: it ends this one alone, and the others would take it for dead."""
 
     def fail() -> None:
-        raise error if isinstance(error, DpmpiError) else DpmpiError(f"{type(error).__name__}: {error}")
+        if isinstance(error, DpmpiError) and not isinstance(error, RankLost):  # a loss is not told: all see it
+            raise error
+        raise DpmpiError(f"{type(error).__name__}: {error}")
 
     with suppress(DpmpiError):
         fail_together(world.shrink()[0], fail)

@@ -17,7 +17,7 @@ from dpmpi.network.channel import World
 from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.launcher import launched_as
 from dpmpi.network.transport import open_transport
-from dpmpi.runtime.assembly import Job, Past, assemble
+from dpmpi.runtime.assembly import Job, Past, assemble, open_ledgers
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.failure import Place, end_run, leave_the_others, refuse_unstarted
 from dpmpi.runtime.flags import flags_of, from_values
@@ -78,9 +78,11 @@ def run_once(
 ) -> int | tuple[Settings, World, Past]:
     """Run a job to its end and return the exit code; or return how, with whom and from where to go on after a death.
 
-    What `auto` became stays: it is in config.toml and in the ledgers, whoever is left.
+    What `auto` became stays: it is in config.toml and in the ledgers, whoever is left. Nobody has released anything
+    before all ranks have come to open their ledgers; from there on, those who survive a death can go on.
     """
     trainer: Trainer | None = None
+    begun = False
 
     def ready(resolved: Settings) -> None:
         if past.goes_on:
@@ -92,20 +94,22 @@ def run_once(
         try:
             job = assemble(settings, world, directory.ledger, stack, past=past, ready=ready)
             settings = job.settings
+            trainer = Trainer(job, directory, lambda: signals.told_to_stop)
+            open_ledgers(job, stack)
+            begun = True
             if attend is not None:
                 attend(job)
-            trainer = Trainer(job, directory, lambda: signals.told_to_stop)
             world.on_slow = _report_slow(job.names, world.ranks[0], directory)
             if len(past.names) < past.origin:
                 job.engine.regroup()
             return trainer.run()
         except BaseException as error:
             # Else nothing was released since the start: start, or resume, it again.
-            begun = trainer is not None or past.shards is not None
-            if isinstance(error, RankLost) and begun and settings.config.on_failure == "shrink":
+            at_hand = trainer is not None or past.shards is not None
+            if isinstance(error, RankLost) and at_hand and settings.config.on_failure == "shrink":
                 found = go_on_without_the_dead(settings, trainer, past, world, directory)
                 return found if isinstance(found, int) else (settings, *found)
-            if trainer is None:
+            if trainer is None or not begun:
                 return end_run(world, error, _place(world, "while starting"))
             round_ = max(seat.agent.round for seat in trainer.job.engine.seats)
             return end_run(world, error, _place(world, f"round {round_}", begun=True), directory, past.names)

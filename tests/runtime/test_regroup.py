@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 from plans import settings_of
 
+from dpmpi.errors import DpmpiError, RankLost
 from dpmpi.network.graph import Graph, make_graph
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.problem.losses import LOSSES
 from dpmpi.problem.optimum import find_optimum
-from dpmpi.runtime.assembly import Past, assemble
+from dpmpi.runtime import failure, process
+from dpmpi.runtime.assembly import Past, assemble, open_ledgers
 from dpmpi.runtime.evaluation import Evaluator
+from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.summary import rank_record, summarise
 from dpmpi.runtime.recovery.resume import lost_charges, quorate
 from dpmpi.runtime.recovery.snapshot import capture
+from dpmpi.runtime.signals import Signals
 
 ORIGIN, LEFT = 6, (0, 1, 3, 4, 5)
 
@@ -29,6 +33,7 @@ def regrouped(tmp_path, *flags, rounds, at, names=LEFT):
     settings = settings_of(*data, "--rounds", rounds, *flags)
     with ExitStack() as stack:
         job = assemble(settings, LoopbackTransport(ORIGIN), lambda rank: tmp_path / f"{rank}.jsonl", stack)
+        open_ledgers(job, stack)
         job.engine.advance(at)
         facts = [{"shard": shard.fingerprint} for shard in job.shards]
         kept = [capture(seat, at, repeatable=False) for seat in job.engine.seats]
@@ -38,6 +43,7 @@ def regrouped(tmp_path, *flags, rounds, at, names=LEFT):
     with ExitStack() as stack:
         transport = LoopbackTransport(len(names))
         left = assemble(settings, transport, lambda name: tmp_path / f"{name}.jsonl", stack, past=past)
+        open_ledgers(left, stack)
         left.engine.regroup()
         left.engine.advance(rounds)
     return job, left
@@ -123,3 +129,43 @@ def test_of_two_parts_of_a_cut_network_one_goes_on():
             left = [rank for rank in range(size) if part >> rank & 1]
             others = [rank for rank in range(size) if rank not in left]
             assert quorate(left, size) != quorate(others, size)
+
+
+class LosesARank(LoopbackTransport):
+    """A transport on which a rank dies once, when the ledgers have been opened."""
+
+    def __init__(self, size, ledger):
+        super().__init__(size)
+        self.tolerant, self._ledger, self.lost = True, ledger, False
+
+    def collect(self, texts):
+        if self._ledger.exists() and not self.lost:
+            self.lost = True
+            raise RankLost("a rank has died")
+        return super().collect(texts)
+
+
+def test_who_loses_a_rank_while_the_ledgers_are_opened_goes_on(tmp_path, monkeypatch):
+    """The others may have begun: a rank that ended here would be lost to them."""
+    went_on = []
+    monkeypatch.setattr(process, "go_on_without_the_dead", lambda *told: went_on.append(told) or 0)
+    settings, directory = settings_of("--rounds", 5, "--epsilon", 1), RunDirectory(tmp_path / "run")
+    world = LosesARank(ORIGIN, directory.ledger(0))
+    assert process.run_once(settings, world, directory, Past.none(ORIGIN), Signals()) == 0
+    [(_, trainer, _, _, _)] = went_on
+    assert (world.lost, trainer.job.engine.completed, sorted(trainer.job.most_charged())) == (True, 0, list(range(6)))
+
+
+def test_a_rank_that_ends_while_starting_tells_the_others_that_one_was_lost(monkeypatch):
+    told = []
+
+    def keep(_, fail):
+        with pytest.raises(DpmpiError) as error:
+            fail()
+        told.append(error)
+
+    monkeypatch.setattr(failure, "fail_together", keep)
+    failure._tell_the_others(SimpleNamespace(shrink=lambda: (LoopbackTransport(1), [0])), RankLost("a rank has died"))
+    [error] = told
+    assert not error.errisinstance(RankLost)  # which a collective would not pass on
+    assert "a rank has died" in str(error.value)

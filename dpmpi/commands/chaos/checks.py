@@ -34,7 +34,7 @@ from dpmpi.network.channel import Schedule
 from dpmpi.network.graph import Graph
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.ledger import recorded_spending
-from dpmpi.runtime.assembly import Past, assemble
+from dpmpi.runtime.assembly import Past, assemble, open_ledgers
 from dpmpi.runtime.budget import ledger_file
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.evaluation import Evaluator
@@ -88,6 +88,7 @@ def undisturbed(config: Config, ranks: int, names: Sequence[int]) -> tuple[float
         past = Past(ranks, tuple(names), os.urandom(8).hex())
         transport = LoopbackTransport(len(names))
         job = assemble(Settings.of(plain), transport, RunDirectory(folder).ledger, stack, past=past)
+        open_ledgers(job, stack)
         job.engine.advance(config.rounds)
         evaluator = Evaluator(job.engine, job.shards, job.settings.penalty, None, classify=False)
         return evaluator.evaluate().objective, np.stack(evaluator.mean_model()[1])
