@@ -52,6 +52,8 @@ class DpmpiError(Exception):
     """Base of all errors that dpmpi raises on purpose."""
 
     exit_code = 1
+    told = False
+    """Whether all ranks were told, and raise it together."""
 
 
 class ConfigError(DpmpiError, ValueError):

@@ -11,8 +11,11 @@ With a, b the lower and the higher of two ranks, and s the X25519 secret of x_i 
     key of direction i -> j = HKDF-SHA256(s, salt = run, info = (SEAL, shared, i, j))                               (2)
     secret of the masks     = HKDF-SHA256(s, salt = run, info = (MASK, shared))                                     (3)
 
-where the parts of a tuple are joined with their lengths. The x_i are never stored: keys of different incarnations have
-nothing in common, and a stolen identity does not open what was recorded before.
+    keys for a purpose      = HKDF-SHA256(each of them, salt = run, info = (PURPOSE, its name))                     (4)
+
+where the parts of a tuple are joined with their lengths. `run` stands for all that the ranks must agree on before they
+speak: the digest of their settings, the run that goes on, who takes part. The x_i are never stored: keys of different
+incarnations have nothing in common, and a stolen identity does not open what was recorded before.
 
 Without key files a rank draws an identity for the run, and there is no roster to check hellos against: messages are
 then hidden from those who only listen, not from those who can change the hellos on their way.
@@ -198,6 +201,11 @@ class PairKeys:
     incoming: bytes = field(repr=False)
     masks: bytes = field(repr=False)
 
+    def purpose(self, name: bytes) -> PairKeys:
+        """Return other keys of the same pair, (4): those of different purposes have nothing in common."""
+        info = _join(b"dpmpi purpose", name)
+        return PairKeys(*(hkdf(key, b"", info) for key in (self.outgoing, self.incoming, self.masks)))
+
 
 class Handshake:
     """One rank's side of the key agreement: its hello, and the keys that follow from the others' hellos.
@@ -205,10 +213,11 @@ class Handshake:
     `private` replaces the 32 bytes of OS entropy; with it, the keys are as secret as it is.
     """
 
-    __slots__ = ("_met", "_private", "greeting", "hello", "session")
+    __slots__ = ("_met", "_private", "greeting", "hello", "identity", "session")
 
     def __init__(self, session: Session, rank: int, identity: Identity, private: bytes | None = None) -> None:
         self.session = session
+        self.identity = identity
         self._private = fresh_key() if private is None else private
         exchange = X25519PrivateKey.from_private_bytes(self._private).public_key().public_bytes_raw()
         self._met = {rank}
@@ -236,6 +245,14 @@ class Handshake:
             incoming=hkdf(secret, run, _join(b"dpmpi seal", shared, peer.rank, own.rank)),
             masks=hkdf(secret, run, _join(b"dpmpi mask", shared)),  # (3)
         )
+
+
+def hello_bytes(text: object, rank: int) -> bytes:
+    """Return the hello that a rank sent as hexadecimal digits; raise `SealBroken` for anything else."""
+    try:
+        return bytes.fromhex(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise SealBroken(f"expected a hello from rank {rank}, found other text: was it changed?") from error
 
 
 def verify_hello(hello: bytes, session: Session, rank: int, roster: Roster | None) -> Greeting:

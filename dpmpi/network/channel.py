@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpmpi.core import Array, Bytes, Request
 from dpmpi.errors import ProtocolError
+from dpmpi.rng import Words
 
 TRAILER_BYTES = 16
 """Every message ends with two int64: its round and its hop."""
@@ -156,11 +158,20 @@ class Transport(Protocol):
         Not for training: this serves evaluation and the reference solver, which are outside the guarantee.
         """
 
+    def add_up(self, words: Words) -> None:
+        """Replace the words by their sum over all processes, modulo 2^64; sealed, nobody sees another's summand."""
+
     def collect(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of all ranks in rank order, given those of the ranks in this process."""
 
-    def gather(self, row: Array) -> Array | None:
-        """Return the rows of all processes as a matrix on rank 0, None elsewhere."""
+    def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
+        """Return the rows of all processes as a matrix on the ranks in `roots`, None elsewhere."""
+
+    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
+        """Send every rank its own bytes, in rank order; return those of every rank. One rank a process."""
+
+    def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
+        """Begin the same with as many bytes to every rank; calling the result waits for it."""
 
     def vote(self, wishes: Array) -> Callable[[], Array]:
         """Begin to agree on the largest of all processes' wishes, entry by entry; calling the result waits for it."""
@@ -175,8 +186,45 @@ class Layer:
     def __init__(self, inside: Transport) -> None:
         self.inside = inside
         self.size, self.ranks, self.tolerant = inside.size, inside.ranks, inside.tolerant
-        self.total, self.collect, self.gather = inside.total, inside.collect, inside.gather
-        self.vote, self.close = inside.vote, inside.close
+
+    def total(self, buffer: Array) -> None:
+        """Replace the buffer by its sum over all processes."""
+        self.inside.total(buffer)
+
+    def add_up(self, words: Words) -> None:
+        """Replace the words by their sum over all processes, modulo 2^64."""
+        self.inside.add_up(words)
+
+    def collect(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts of all ranks in rank order."""
+        return self.inside.collect(texts)
+
+    def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
+        """Return the rows of all processes as a matrix on the ranks in `roots`, None elsewhere."""
+        return self.inside.gather(row, roots)
+
+    def vote(self, wishes: Array) -> Callable[[], Array]:
+        """Begin to agree on the largest of all processes' wishes, entry by entry."""
+        return self.inside.vote(wishes)
+
+    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
+        """Send every rank its own bytes; return those of every rank."""
+        return self.inside.swap(messages)
+
+    def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
+        """Begin to send every rank its own bytes, as many to each."""
+        return self.inside.swap_alike(messages)
+
+    def close(self) -> None:
+        """Wait until everything that was sent has been received."""
+        self.inside.close()
+
+
+def slices(buffer: NDArray[Any], n: int) -> NDArray[Any]:
+    """Return the coordinates in n rows of equal length, the last ones filled up with zeros."""
+    rows = np.zeros((n, -(-buffer.size // n)), buffer.dtype)
+    rows.reshape(-1)[: buffer.size] = buffer.reshape(-1)
+    return rows
 
 
 class World(Transport, Protocol):

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from dpmpi.errors import CheckpointError, ConfigError, DataError, DpmpiError, LedgerError, RankLost, SealBroken
+from dpmpi.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DpmpiError,
+    LedgerError,
+    ProtocolError,
+    RankLost,
+    SealBroken,
+)
 from dpmpi.network.channel import Transport
+
+T = TypeVar("T")
 
 
 def on_all_ranks(transport: Transport, action: Callable[[], Sequence[Any]]) -> list[Any]:
@@ -15,21 +26,39 @@ def on_all_ranks(transport: Transport, action: Callable[[], Sequence[Any]]) -> l
 
     If it fails in one process, that process's error is raised in all of them.
     """
+    own: DpmpiError | None = None
     try:
         texts = [json.dumps([None, None, value]) for value in action()]
     except RankLost:
         raise
     except DpmpiError as error:
-        texts = [json.dumps([type(error).__name__, str(error), None])] * len(transport.ranks)
+        own = error
     except (OSError, MemoryError, OverflowError, UnicodeError) as error:  # what files and sizes can do to any step
-        texts = [json.dumps(["ConfigError", f"{type(error).__name__}: {error}", None])] * len(transport.ranks)
+        own = ConfigError(f"{type(error).__name__}: {error}")
+    if own is not None:
+        texts = [json.dumps([type(own).__name__, str(own), None])] * len(transport.ranks)
     values = []
-    for name, message, value in map(json.loads, transport.collect(texts)):
+    for rank, text in enumerate(transport.collect(texts)):
+        name, message, value = _entry(rank, text)
         if name is not None:
-            kinds = {kind.__name__: kind for kind in (CheckpointError, ConfigError, DataError, LedgerError, SealBroken)}
-            raise kinds.get(name, DpmpiError)(message)
+            theirs = _KINDS.get(name, DpmpiError)(message)
+            theirs.told = True
+            raise theirs
         values.append(value)
+    if own is not None:  # whatever became of it on its way
+        raise own
     return values
+
+
+_KINDS = {kind.__name__: kind for kind in (CheckpointError, ConfigError, DataError, LedgerError, SealBroken)}
+
+
+def _entry(rank: int, text: str) -> list[Any]:
+    try:
+        name, message, value = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"expected the words of rank {rank}, found other text: was it changed?") from error
+    return [name, message, value]
 
 
 def fail_together(transport: Transport, action: Callable[[], None]) -> None:
@@ -46,3 +75,16 @@ def on_first_rank(transport: Transport, compute: Callable[[], Any]) -> Any:
     """Compute a JSON-ready value on the first rank and give it to all: accountants are slow to import."""
     others = [None] * len(transport.ranks)
     return on_all_ranks(transport, lambda: [compute(), *others[1:]] if 0 in transport.ranks else others)[0]
+
+
+def in_each_domain(transport: Transport, leaders: Sequence[int], compute: Callable[[], T]) -> T:
+    """Compute a value in every process, first in those of the `leaders`: what they keep spares the others the work."""
+    lead = any(rank in leaders for rank in transport.ranks)
+    found: list[T] = []
+
+    def first() -> None:
+        if lead:
+            found.append(compute())
+
+    fail_together(transport, first)
+    return found[0] if lead else compute()

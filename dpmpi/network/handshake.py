@@ -1,68 +1,188 @@
-"""Ranks that agree on secrets pair by pair, and seal what they say.
+"""How the ranks of a run meet: they compare what they are to agree on, and agree on secrets pair by pair.
 
-All ranks say hello and derive keys from each other's hellos. Without a roster, identities are drawn for the run: that
-keeps out those who listen, not those who can change what is said at the start.
+The first message of every rank is a card: the digest of its settings, the run that it goes on with, who takes part, and
+its trust domain; with secrets, a hello too, signed over all of that. A rank that finds anything else on another's card
+refuses to begin. From then on, with secrets, everything is sealed (`transport/control.py`).
+
+Without a roster, identities are drawn for the run: that keeps out those who listen, not those who can change what is
+said at the start. Without secrets nothing is claimed: whoever can change messages can change what ranks agree on.
 """
 
 from __future__ import annotations
 
+import getpass
+import hashlib
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import fail_together, on_all_ranks
 
 if TYPE_CHECKING:
-    from dpmpi.crypto.keys import Handshake, PairKeys, Session
+    from dpmpi.crypto.keys import Handshake, Identity, PairKeys, Session
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """What the ranks of this process share with each other rank."""
+    """What the ranks of this process share with each other rank, and who they are."""
 
     session: Session
     keys: Mapping[int, Mapping[int, PairKeys]]
+    identities: Mapping[int, Identity]
+    """Of the ranks in this process, with a roster; else empty: an identity drawn for the run says nothing later on."""
 
 
-def agree_on_secrets(
-    transport: Transport, run: str, incarnation: int = 0, names: Sequence[int] | None = None, folder: Path | None = None
-) -> Secrets:
-    """Return the secrets that the ranks agree on; all processes call this together.
+@dataclass(frozen=True)
+class Claim:
+    """What all ranks must agree on before they begin."""
 
-    `names` are the ranks' places in the roster, where they are not their own numbers. `folder` holds roster.toml and
-    the key of each rank here; None for identities that are drawn for the run.
+    config: str
+    """The digest of the settings."""
+    names: tuple[int, ...]
+    """Who takes part, by their first numbers: rank k is the rank names[k] of the beginning."""
+    origin: int
+    """The ranks that the run began with."""
+    run: str | None = None
+    """The name of a run that goes on."""
+    secret: bool = False
+    """Whether ranks agree on secrets."""
+    roster: str | None = None
+    """The digest of the roster."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all of it."""
+        return hashlib.sha256(json.dumps([*vars(self).items()]).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The ranks of a run as they met."""
+
+    control: Transport
+    """On which they agree from now on: sealed if there are secrets."""
+    secrets: Secrets | None
+    leaders: tuple[int, ...]
+    """The first rank of each trust domain."""
+
+
+def trust_domain() -> str:
+    """Return a mark of this host and user, who trust each other: the same on all ranks that they run."""
+    return hashlib.sha256(f"dpmpi {os.uname().nodename} {os.getuid()} {getpass.getuser()}".encode()).hexdigest()[:16]
+
+
+def meet(world: Transport, claim: Claim, folder: Path | None = None) -> Meeting:
+    """Compare claims, and agree on secrets if they are to be; all processes call this together.
+
+    `folder` holds roster.toml and the key of each rank here; None for identities that are drawn for the run.
     """
-    from dpmpi.crypto import keys as crypto  # noqa: PLC0415 - slow to import, and few runs need it
-
-    session = crypto.Session(bytes.fromhex(run), incarnation)
-    names = range(transport.size) if names is None else names
+    domain = trust_domain()
     hands: dict[int, Handshake] = {}
-    keys: dict[int, dict[int, PairKeys]] = {}
     roster = None
 
-    def say_hello() -> list[str]:
+    def introduce() -> list[Any]:
         nonlocal roster
-        roster = None if folder is None else crypto.load_roster(folder / "roster.toml")
-        for rank in transport.ranks:
-            identity = crypto.Identity()
-            if folder is not None and roster is not None:
-                identity = crypto.load_identity(folder / f"{crypto.key_name(names[rank])}.key")
-                crypto.check_identity(identity, names[rank], max(transport.size, max(names) + 1), roster)
-            hands[rank] = crypto.Handshake(session, names[rank], identity)
-        return [hands[rank].hello.hex() for rank in transport.ranks]
+        if claim.secret:
+            roster = _say_hello(world, claim, folder, hands)
+        return [[vars(claim), domain, hands[rank].hello.hex() if claim.secret else None] for rank in world.ranks]
 
-    hellos = on_all_ranks(transport, say_hello)
+    cards = on_all_ranks(world, introduce)
+    keys: dict[int, dict[int, PairKeys]] = {}
 
-    def listen() -> None:
-        said = zip(names, map(bytes.fromhex, hellos), strict=True)
-        greetings = [crypto.verify_hello(hello, session, name, roster) for name, hello in said]
-        for rank in transport.ranks:
-            keys[rank] = {peer: hands[rank].keys(other) for peer, other in enumerate(greetings) if peer != rank}
+    def compare() -> None:
+        _check_claims(claim, claim.names[world.ranks[0]], [facts for facts, _, _ in cards])
+        if claim.secret:
+            keys.update(_agree(claim, [hello for _, _, hello in cards], roster, hands))
 
-    fail_together(transport, listen)
-    return Secrets(session, keys)
+    fail_together(world, compare)
+    domains = [where for _, where, _ in cards]
+    leaders = tuple(domains.index(where) for where in dict.fromkeys(domains))
+    if not claim.secret:
+        return Meeting(world, None, leaders)
+    from dpmpi.network.transport.control import SealedControl  # noqa: PLC0415 - brings cryptography
+
+    session = next(iter(hands.values())).session
+    known = {rank: hand.identity for rank, hand in hands.items()} if roster is not None else {}
+    control = SealedControl(world, session, keys)
+    control.collect([""] * len(world.ranks))  # whose keys differ from ours is named here, before anything depends on it
+    return Meeting(control, Secrets(session, keys, known), leaders)
+
+
+_FACTS = {
+    "config": "settings",
+    "names": "ranks",
+    "origin": "number of ranks at the beginning",
+    "run": "run to go on with",
+    "secret": "settings",
+    "roster": "roster",
+}
+
+
+def roster_digest(folder: Path | None) -> str | None:
+    """Return the SHA-256 of the roster's keys; None without a folder."""
+    if folder is None:
+        return None
+    from dpmpi.crypto.keys import load_roster  # noqa: PLC0415 - slow to import, and few runs need it
+
+    return hashlib.sha256(b"".join(load_roster(folder / "roster.toml"))).hexdigest()
+
+
+def _say_hello(
+    world: Transport, claim: Claim, folder: Path | None, hands: dict[int, Handshake]
+) -> tuple[bytes, ...] | None:
+    """Make the hellos of the ranks here; return the roster."""
+    from dpmpi.crypto import keys as crypto  # noqa: PLC0415 - slow to import, and few runs need it
+
+    roster = None if folder is None else crypto.load_roster(folder / "roster.toml")
+    session = crypto.Session(bytes.fromhex(claim.digest()), 0)
+    for rank in world.ranks:
+        identity, name = crypto.Identity(), claim.names[rank]
+        if folder is not None and roster is not None:
+            identity = crypto.load_identity(folder / f"{crypto.key_name(name)}.key")
+            crypto.check_identity(identity, name, claim.origin, roster)
+        hands[rank] = crypto.Handshake(session, name, identity)
+    return roster
+
+
+def _agree(
+    claim: Claim, hellos: Sequence[Any], roster: tuple[bytes, ...] | None, hands: Mapping[int, Handshake]
+) -> dict[int, dict[int, PairKeys]]:
+    """Return the keys that the ranks here share with all others, by these hellos."""
+    from dpmpi.crypto import keys as crypto  # noqa: PLC0415 - slow to import, and few runs need it
+
+    session = next(iter(hands.values())).session
+    greetings = [
+        crypto.verify_hello(crypto.hello_bytes(hello, name), session, name, roster)
+        for name, hello in zip(claim.names, hellos, strict=True)
+    ]
+    return {
+        rank: {peer: hand.keys(other) for peer, other in enumerate(greetings) if peer != rank}
+        for rank, hand in hands.items()
+    }
+
+
+def _check_claims(mine: Claim, name: int, cards: Sequence[Any]) -> None:
+    """Raise `ConfigError` if a card says anything else than this rank's own claim."""
+    expected = json.loads(json.dumps(vars(mine)))
+    for rank, facts in enumerate(cards):
+        for fact, value in expected.items():
+            if not isinstance(facts, dict) or facts.get(fact) != value:
+                raise ConfigError(
+                    f"expected the same {_FACTS[fact]} on all ranks, found others on rank {mine.names[rank]} than on "
+                    f"rank {name}: start all of them alike"
+                )
+
+
+def agree_on_secrets(transport: Transport) -> Secrets:
+    """Return secrets of identities that are drawn now, for laboratories; all processes call this together."""
+    everybody = Claim("laboratory", tuple(range(transport.size)), transport.size, secret=True)
+    secrets = meet(transport, everybody).secrets
+    assert secrets is not None  # noqa: S101 - they were asked for
+    return secrets
 
 
 def seal(transport: Transport, secrets: Secrets) -> Transport:

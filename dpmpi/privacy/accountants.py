@@ -15,14 +15,12 @@ distributions, Renyi divergence steps in. Budgets that are spent adaptively are 
 
 from __future__ import annotations
 
-import json
 import math
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from dpmpi.core.files import write_file
 from dpmpi.errors import ConfigError
+from dpmpi.privacy.figure_cache import cached_figure, keep_figure
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.renyi import renyi_epsilon
@@ -83,17 +81,8 @@ def certified_epsilon(spending: Spending, delta: float, cache: Path | None = Non
     if cache is None:
         return _composed(groups, delta)
     key = f"{ACCOUNTANT} delta={delta!r} " + " ".join("{}:{}:{!r}:{!r}:{}:{}".format(*group) for group in groups)
-    known = _read_cache(cache)
-    if key not in known:
-        known[key] = _composed(groups, delta)
-        with suppress(OSError):  # without the file, the next process computes the figure again
-            write_file(cache, json.dumps(known, indent=0), private=True)
-    return known[key]
-
-
-def _read_cache(path: Path) -> dict[str, float]:
-    try:
-        known = json.loads(path.read_text())
-        return {key: value for key, value in known.items() if isinstance(value, float) and 0 < value < math.inf}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}  # a cache that cannot be read counts as empty
+    figure = cached_figure(cache, key)
+    if figure is None:
+        figure = _composed(groups, delta)
+        keep_figure(cache, key, figure)
+    return figure

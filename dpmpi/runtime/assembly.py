@@ -5,7 +5,9 @@ Everything that can fail on one rank alone runs inside `agreed`, so that all ran
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,8 +20,8 @@ from dpmpi.core import Agent, Charges, Event, Mechanism, Problem
 from dpmpi.data import Shard, Source, Survey, widen
 from dpmpi.errors import ConfigError, DataError, LedgerError
 from dpmpi.network.channel import Transport
-from dpmpi.network.collective import fail_together, on_all_ranks, on_first_rank
-from dpmpi.network.handshake import agree_on_secrets
+from dpmpi.network.collective import fail_together, in_each_domain, on_all_ranks, on_first_rank
+from dpmpi.network.handshake import Claim, Meeting, meet, roster_digest
 from dpmpi.network.transport.meter import Meter, Traffic
 from dpmpi.privacy.events import ReleaseEvent, to_list
 from dpmpi.privacy.ledger import Ledger
@@ -30,6 +32,7 @@ from dpmpi.rng import PrivateStream, rank_key
 from dpmpi.runtime.budget import Account, open_accounts, owner_mark, set_allowances
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.engine import Engine, Seat
+from dpmpi.runtime.output.console import say
 from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
 from dpmpi.runtime.recovery.checkpoint import check_snapshot_owner
 from dpmpi.runtime.recovery.snapshot import Snapshot, restore
@@ -100,6 +103,7 @@ class Job:
     """How often the run was started, or regrouped, before."""
     made: Sequence[int]
     """How many of its planned releases every rank had made when the run went on."""
+    meeting: Meeting
     ledgers: list[Ledger] = field(default_factory=list)
 
     @property
@@ -116,6 +120,11 @@ class Job:
     def names(self) -> Sequence[int]:
         """The ranks by their first numbers."""
         return self.past.names
+
+    @property
+    def leads(self) -> bool:
+        """Whether the first rank of a trust domain is in this process: it writes the domain's results."""
+        return any(rank in self.meeting.leaders for rank in self.meter.ranks)
 
     @property
     def evaluate_every(self) -> int:
@@ -166,18 +175,22 @@ def assemble(
     stack: ExitStack,
     *,
     past: Past | None = None,
-    ready: Callable[[Settings], None] = lambda settings: None,
+    meeting: Meeting | None = None,
+    ready: Callable[[Settings, str], None] = lambda settings, run: None,
 ) -> Job:
     """Load the data, calibrate the noise, build the agents; all processes call this together, and then `open_ledgers`.
 
-    `ready` is called, on all of them, with the settings that `auto` is derived in, when nothing is left that could be
-    refused and before anything is written.
+    The ranks agree on everything as they do since they met. `ready` is called, on all of them, with the settings that
+    `auto` is derived in and the name of the run, when nothing is left that could be refused and before anything is
+    written.
     """
     past = past or Past.none(transport.size)
     if settings.config.ranks is not None and settings.config.ranks != past.origin:
         raise ConfigError(f"the configuration is for {settings.config.ranks} ranks, found {past.origin}")
     if len(past.names) != transport.size:
         raise ConfigError(f"the run goes on with its {len(past.names)} ranks, found {transport.size}: start as many")
+    meeting = meeting or meet(transport, claim_of(settings, past), settings.messages.keys)
+    transport, secrets = meeting.control, meeting.secrets
     schedule = settings.schedule(past.origin, past.names)
     shards, dimension, records = load_shards(settings.source, transport, past)
     done = on_all_ranks(transport, lambda: [past.progress(rank) for rank in transport.ranks])
@@ -186,14 +199,12 @@ def assemble(
     settings, config = plan.settings, plan.config
     plan.check()
     accounts, known = open_accounts(config, transport, ledger_path, shards, stack, past.names, past.run)
-    sigmas = agreed_noise(plan, transport, [Spent(one.own, count) for one, count in zip(known, made, strict=True)])
-    accounts = set_allowances(plan, transport, accounts, known, sigmas, made)
-    run = on_first_rank(transport, lambda: past.run or os.urandom(8).hex())
+    spent = [Spent(one.own, count) for one, count in zip(known, made, strict=True)]
+    sigmas = agreed_noise(plan, transport, meeting.leaders, spent)
+    accounts = set_allowances(plan, transport, meeting.leaders, accounts, known, sigmas, made)
+    run = past.run or _drawn_name(transport)
     incarnation = max(past.floor, *(account.starts for account in known))
-    messages, secrets = settings.messages, None
-    if messages.secret:
-        secrets = agree_on_secrets(transport, run, incarnation, past.names, messages.keys)
-    meter, seats = Meter(transport), []
+    messages, meter, seats = settings.messages, Meter(transport), []
     carrier = messages.carrier(meter, secrets)
 
     def take_seats() -> None:
@@ -213,7 +224,7 @@ def assemble(
 
     fail_together(transport, take_seats)
     settings.noise.check_room(plan, max(sigmas))
-    ready(settings)
+    ready(settings, run)
     engine = Engine(plan.method, schedule, carrier, seats, past.round)
     return Job(
         run=run,
@@ -227,7 +238,21 @@ def assemble(
         sigmas=sigmas,
         incarnation=incarnation,
         made=made,
+        meeting=meeting,
     )
+
+
+def claim_of(settings: Settings, past: Past) -> Claim:
+    """Return what this process expects of all ranks before they begin."""
+    messages = settings.messages
+    roster = roster_digest(messages.keys)
+    return Claim(settings.config.digest(), past.names, past.origin, past.run, messages.secret, roster)
+
+
+def _drawn_name(transport: Transport) -> str:
+    """Return a random name for the run, to which all ranks contribute: nobody chooses it."""
+    parts = on_all_ranks(transport, lambda: [os.urandom(8).hex() for _ in transport.ranks])
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
 def build_agent(
@@ -285,6 +310,8 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         "reference": outside if config.reference else "off",
         "delta": config.delta,
         "calibration": config.calibration if config.epsilon is not None else "noise given",
+        "roster": roster_digest(job.settings.messages.keys),
+        "timings": "shared: outside of the guarantee" if job.settings.shares_timings else "kept by each rank",
     }
     if job.past.lost:
         header["members"] = list(job.names)
@@ -300,17 +327,19 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         job.ledgers.append(ledger)
 
 
-def agreed_noise(plan: Plan, transport: Transport, spent: Sequence[Spent] = ()) -> list[float]:
-    """Return the noise of every rank, calibrated on the first one.
+def agreed_noise(plan: Plan, transport: Transport, leaders: Sequence[int], spent: Sequence[Spent] = ()) -> list[float]:
+    """Return the noise of every rank, as this rank itself computes it; raise `ConfigError` if another finds another.
 
     Repeatable noise stays what it was, so that a run which goes on ends as one that was never interrupted.
     """
-    sigmas: list[float]
     before = spent if plan.config.insecure_noise_seed is None and any(one.charged for one in spent) else ()
-    if plan.config.epsilon is None:
-        sigmas = noise_levels(plan)
-    else:
-        sigmas = on_first_rank(transport, lambda: noise_levels(plan, before))
+    sigmas: list[float] = in_each_domain(transport, leaders, lambda: noise_levels(plan, before))
+    for rank, theirs in enumerate(on_all_ranks(transport, lambda: [sigmas] * len(transport.ranks))):
+        if theirs != sigmas:
+            raise ConfigError(
+                f"expected the noise that this rank computes from settings and public facts, found another on rank "
+                f"{rank}: run the same versions of dpmpi, numpy and scipy on all hosts"
+            )
     if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
         raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
     return sigmas
@@ -334,8 +363,13 @@ def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[
             # All ranks of one process may read a file together, if the source can.
             load_many = getattr(source, "load_many", None)
             mine, origin = [past.names[rank] for rank in transport.ranks], past.origin
-            found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
-            shards.extend(found)
+            try:
+                found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
+                shards.extend(found)
+            except DataError as error:
+                if isinstance(error.__cause__, DataError):  # what the others are not told
+                    say(f"dpmpi: {error.__cause__}", sys.stderr)
+                raise
         return [(shard.rows.count, shard.rows.dimension, isinstance(shard.rows, Dense)) for shard in shards]
 
     sizes = on_all_ranks(transport, load)

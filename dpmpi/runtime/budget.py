@@ -17,7 +17,7 @@ from dpmpi.core.tables import TomlTable
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError, shown
 from dpmpi.network.channel import Transport
-from dpmpi.network.collective import on_all_ranks, on_first_rank
+from dpmpi.network.collective import in_each_domain, on_all_ranks
 from dpmpi.privacy import accountants, filters
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import read_ledger, recorded_runs
@@ -103,6 +103,7 @@ def open_accounts(
 def set_allowances(
     plan: Plan,
     transport: Transport,
+    leaders: Sequence[int],
     accounts: Mapping[int, Account],
     known: Sequence[Account],
     sigmas: Sequence[float],
@@ -132,7 +133,10 @@ def set_allowances(
         ]
         return min(allowed, default=None), order
 
-    found = on_first_rank(transport, lambda: [find(rank) for rank in range(transport.size)])
+    # Each rank finds its own; the first one of a trust domain those of all, which its accountant keeps for the others.
+    lead = any(rank in leaders for rank in transport.ranks)
+    mine = range(transport.size) if lead else transport.ranks
+    found = in_each_domain(transport, leaders, lambda: {rank: find(rank) for rank in mine})
     return {
         rank: replace(
             account, budget=target if account.budget is None else account.budget, allowance=allowed, order=order

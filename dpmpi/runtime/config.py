@@ -129,6 +129,12 @@ class Config:
         metavar="N",
         least=0,
     )
+    timings: str | None = _option(
+        None,
+        "shared: all ranks learn each other's seconds and memory, outside of the guarantee (default for public data); "
+        "own: each rank keeps its own (default for shards)",
+        choices=("shared", "own"),
+    )
     reference: bool = _option(False, "find the optimum first, by a solver on the distributed objective", bool)
     quiet: bool = _option(False, "print nothing but errors and where the results are", bool)
     log_json: bool = _option(

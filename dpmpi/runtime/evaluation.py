@@ -8,6 +8,12 @@ With x_i the model of rank i and x = (1/n) sum_i x_i,
     error            |x - x*|^2 / |x*|^2, if the optimum x* is known       (3)
     rank error       (1/n) sum_i |x_i - x*|^2 / |x*|^2                     (4)
 
+Sums whose summands are hidden are sums of integers modulo 2^64: a number v is the two words
+
+    floor(v)   and   rint(2^40 (v - floor(v)))                                                 (5)
+
+so that sums of up to 2^22 ranks are exact on a grid of 2^-40, the same on every transport.
+
 This reads private data without noise. It is a diagnostic for experiments, outside of the guarantee; the ledger's header
 and the summary say whether it was on.
 """
@@ -23,6 +29,7 @@ import numpy as np
 from dpmpi.core import Array, Penalty
 from dpmpi.data import Shard
 from dpmpi.problem.local_problem import accuracy_counts
+from dpmpi.rng import Words
 from dpmpi.runtime.engine import Engine
 
 
@@ -38,12 +45,40 @@ class Evaluation:
     rank_error: float | None
 
 
+FRACTION_BITS = 40
+LARGEST = 2.0**50
+"""A number beyond it counts as this one: a run that diverges so far has nothing to tell."""
+
+
+def in_words(values: Array) -> Words:
+    """Return (5), one row for each of the two words."""
+    bounded = np.clip(np.nan_to_num(values, nan=LARGEST, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
+    whole = np.floor(bounded)
+    parts = np.stack([whole, np.rint((bounded - whole) * 2.0**FRACTION_BITS)])
+    return parts.astype(np.int64).view(np.uint64)
+
+
+def from_words(words: Words) -> Array:
+    """Return the numbers that (5) or a sum of them stands for."""
+    whole, fraction = words.view(np.int64)
+    found: Array = whole + fraction * 2.0**-FRACTION_BITS
+    return found
+
+
 class Evaluator:
     """Evaluates the models of an engine's agents on their shards."""
 
     def __init__(
-        self, engine: Engine, shards: Sequence[Shard], penalty: Penalty, optimum: Array | None, *, classify: bool
+        self,
+        engine: Engine,
+        shards: Sequence[Shard],
+        penalty: Penalty,
+        optimum: Array | None,
+        *,
+        classify: bool,
+        hide: bool = False,
     ) -> None:
+        """Evaluate `engine`; `hide`: by sums of which no rank sees another's summand."""
         self._engine = engine
         self._shards = shards
         self._penalty = penalty
@@ -51,30 +86,41 @@ class Evaluator:
         self._classify = classify
         self._models = [np.zeros(seat.agent.dimension) for seat in engine.seats]
         self._mean = np.zeros_like(self._models[0])
+        self._hide = hide
 
     def mean_model(self) -> tuple[Array, list[Array]]:
         """Return x and the models of the ranks in this process; the arrays are overwritten by the next call."""
-        transport = self._engine.transport
-        np.multiply(self._mean, 0.0, out=self._mean)
         for seat, model in zip(self._engine.seats, self._models, strict=True):
             self._engine.model(seat, model)
-            self._mean += model
-        transport.total(self._mean)
-        self._mean /= transport.size
+        np.divide(self._summed(self._models), self._engine.transport.size, out=self._mean)
         return self._mean, self._models
+
+    def _summed(self, values: Sequence[Array]) -> Array:
+        """Return the sum over all ranks of a vector, given those of the ranks here."""
+        transport = self._engine.transport
+        if not self._hide:
+            total = np.zeros_like(values[0])
+            for value in values:
+                total += value
+            transport.total(total)
+            return total
+        words = np.zeros((2, values[0].size), np.uint64)
+        for value in values:
+            words += in_words(value)
+        flat = words.reshape(-1)
+        transport.add_up(flat)
+        return from_words(flat.reshape(2, -1))
 
     def evaluate(self) -> Evaluation:
         """Return (1), (2) and the accuracy after the completed rounds; all processes call this together."""
         engine = self._engine
         x, models = self.mean_model()
-        sums = np.zeros(4)
+        each = []
         for seat, shard, model in zip(engine.seats, self._shards, models, strict=True):
-            sums[0] += seat.agent.problem.value(x)
             np.subtract(model, x, out=model)
-            sums[1] += float(model @ model)
-            if self._classify:
-                sums[2:] += accuracy_counts(shard.test_rows, shard.test_labels, x)
-        engine.transport.total(sums)
+            counts = accuracy_counts(shard.test_rows, shard.test_labels, x) if self._classify else (0.0, 0.0)
+            each.append(np.array([seat.agent.problem.value(x), float(model @ model), *counts]))
+        sums = self._summed(each)
         n = engine.transport.size
         spread, best = float(sums[1]) / n, self._optimum
         scale = 0.0 if best is None else float(best @ best)

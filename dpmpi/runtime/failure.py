@@ -32,7 +32,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from dpmpi.errors import INTERRUPTED, CutOff, DpmpiError, NeighbourSilent, Preempted, RankLost
+from dpmpi.errors import (
+    INTERRUPTED,
+    CutOff,
+    DpmpiError,
+    NeighbourSilent,
+    Preempted,
+    ProtocolError,
+    RankLost,
+    SealBroken,
+)
 from dpmpi.network.channel import World
 from dpmpi.network.collective import fail_together
 from dpmpi.network.launcher import fault_tolerant, first_on_host, launcher_process, process_age
@@ -121,8 +130,12 @@ def exit_code(error: BaseException) -> int:
 
 
 def known_to_all(error: BaseException) -> bool:
-    """Return whether an error of a start was raised in all processes together: then all end alike."""
-    return isinstance(error, DpmpiError) and not isinstance(error, RankLost | NeighbourSilent)
+    """Return whether an error of a start was raised in all processes together: then all end alike.
+
+    Settings and files that cannot be used are found by all, or told to all. What a rank hears is its own affair, unless
+    it was told.
+    """
+    return isinstance(error, DpmpiError) and (error.told or not isinstance(error, ProtocolError | SealBroken))
 
 
 def own_exit_code(code: int, speaks: bool) -> int:

@@ -67,6 +67,8 @@ class PlainMessages(_Messages):
     wire: str = "float64"
     """Numbers as they travel."""
     name: ClassVar[str] = "plain"
+    hides: ClassVar[bool] = False
+    """Whether nobody sees a rank's own vector."""
     mode: ClassVar[str | None] = None
     hops: ClassVar[int] = 1
 
@@ -93,6 +95,7 @@ class SharedSums(_Messages):
     bits: int = 40
     """Fractional bits."""
     name: ClassVar[str] = "shares"
+    hides: ClassVar[bool] = True
 
     @property
     def mode(self) -> str:

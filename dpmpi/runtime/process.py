@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpmpi.errors import ConfigError, CutOff, DpmpiError, RankLost
-from dpmpi.network.channel import World
-from dpmpi.network.collective import fail_together, on_all_ranks
+from dpmpi.network.channel import Transport, World
+from dpmpi.network.collective import fail_together, on_first_rank
+from dpmpi.network.handshake import Meeting, meet
 from dpmpi.network.launcher import launched_as
 from dpmpi.network.transport import open_transport
-from dpmpi.runtime.assembly import Job, Past, assemble, open_ledgers
+from dpmpi.runtime.assembly import Job, Past, assemble, claim_of, open_ledgers
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.failure import Place, end_run, leave_the_others, refuse_unstarted
 from dpmpi.runtime.flags import flags_of, from_values
@@ -27,6 +29,8 @@ from dpmpi.runtime.recovery.resume import regroup, resume
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.signals import Signals
 from dpmpi.runtime.trainer import Trainer
+
+_NAME = re.compile(r"[a-z0-9-]{1,60}-\d{8}-\d{6}")
 
 Wrap: TypeAlias = Callable[[World], World]
 """Puts a transport around the one that a run opens."""
@@ -53,29 +57,31 @@ def train(argv: Sequence[str], signals: Signals, wrap: Wrap | None = None, atten
         signals.end_runs()
         if path is None:
             settings, past = Settings.of(config), Past.none(world.size)
-            directory = name_directory(config, world)
+            meeting = meet(world, claim_of(settings, past), settings.messages.keys)
+            directory = name_directory(config, meeting.control)
         else:
-            settings, past = resume(world, Path(path), given)
+            settings, past, meeting = resume(world, Path(path), given)
             directory = RunDirectory(Path(path))
     except BaseException as error:
         return end_run(world, error, _place(world, "while starting"))
     if not settings.checkpoints.never:
         signals.stop_runs()
     while True:
-        again = run_once(settings, world, directory, past, signals, attend)
+        again = run_once(settings, world, meeting, directory, past, signals, attend)
         if isinstance(again, int):
             return again
-        settings, world, past = again
+        settings, world, meeting, past = again
 
 
 def run_once(
     settings: Settings,
     world: World,
+    meeting: Meeting,
     directory: RunDirectory,
     past: Past,
     signals: Signals,
     attend: Attend | None = None,
-) -> int | tuple[Settings, World, Past]:
+) -> int | tuple[Settings, World, Meeting, Past]:
     """Run a job to its end and return the exit code; or return how, with whom and from where to go on after a death.
 
     What `auto` became stays: it is in config.toml and in the ledgers, whoever is left. Nobody has released anything
@@ -84,15 +90,15 @@ def run_once(
     trainer: Trainer | None = None
     begun = False
 
-    def ready(resolved: Settings) -> None:
+    def ready(resolved: Settings, run: str) -> None:
         if past.goes_on:
-            forget_end(directory, world)
+            forget_end(directory, meeting)
         else:
-            create(directory, resolved.config, world)
+            create(directory, resolved.config, run, meeting)
 
     with ExitStack() as stack:
         try:
-            job = assemble(settings, world, directory.ledger, stack, past=past, ready=ready)
+            job = assemble(settings, world, directory.ledger, stack, past=past, meeting=meeting, ready=ready)
             settings = job.settings
             trainer = Trainer(job, directory, lambda: signals.told_to_stop)
             open_ledgers(job, stack)
@@ -117,8 +123,8 @@ def run_once(
 
 def go_on_without_the_dead(
     settings: Settings, trainer: Trainer | None, past: Past, world: World, directory: RunDirectory
-) -> int | tuple[World, Past]:
-    """Return the survivors' transport and past; or 0, for a rank that the others cannot reach any more.
+) -> int | tuple[World, Meeting, Past]:
+    """Return the survivors' transport, as they met, and past; or 0, for a rank that the others cannot reach any more.
 
     Before a trainer has begun, there is what the run brought with it.
     """
@@ -138,7 +144,7 @@ def go_on_without_the_dead(
         return end_run(world, error, replace(place, others_know=True), directory)
     if found is None:
         return 0
-    survivors, ahead = found
+    survivors, meeting, ahead = found
     lost = sorted(set(past.names) - set(ahead.names))
     if trainer is None:  # while they assembled: the lost may have begun to repeat what they had planned before
         twice = {name: Counter(past.charged[name]) + Counter(past.charged[name]) for name in lost}
@@ -146,42 +152,44 @@ def go_on_without_the_dead(
     if 0 in survivors.ranks:
         who, left = ", ".join(map(str, lost)), len(ahead.names)
         say(f"dpmpi: lost rank {who}; {left} ranks go on after round {ahead.round}", sys.stderr)
-    return survivors, ahead
+    return survivors, meeting, ahead
 
 
 def _place(world: World, when: str, *, begun: bool = False) -> Place:
     return Place(when, begun, world.tolerant, alone=len(world.ranks) == 1)
 
 
-def name_directory(config: Config, world: World) -> RunDirectory:
-    """Return the run directory, not made yet; every rank gets the same path."""
-    name = config.out or f"runs/{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"
-    told = on_all_ranks(world, lambda: [(name, config.digest())] * len(world.ranks))
-    for rank, (_, digest) in enumerate(told):
-        if digest != told[0][1]:
-            raise ConfigError(f"all ranks must have the same settings, but rank {rank} has others than rank 0")
-    return RunDirectory(Path(told[0][0]))
+def name_directory(config: Config, control: Transport) -> RunDirectory:
+    """Return the run directory, not made yet: the one that was given, or one of a name that all ranks have."""
+    if config.out is not None:
+        return RunDirectory(Path(config.out))
+    name: str = on_first_rank(control, lambda: f"{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if not _NAME.fullmatch(name):  # nobody else chooses where this rank writes
+        raise ConfigError(f"expected a name for the run directory from rank 0, found {name!r:.80}: give --out")
+    return RunDirectory(Path("runs") / name)
 
 
-def forget_end(directory: RunDirectory, world: World) -> None:
-    """Make sure, on the first rank, that nobody reads an end that was none."""
-    if 0 in world.ranks:
+def forget_end(directory: RunDirectory, meeting: Meeting) -> None:
+    """Make sure, on the first rank of each trust domain, that nobody reads an end that was none."""
+    if any(rank in meeting.leaders for rank in meeting.control.ranks):
         stale = [directory.path / "ended.txt", directory.path / "slow.txt"]
         for path in (*stale, *(directory.path / "stall").glob("*.json")):
             path.unlink(missing_ok=True)
 
 
-def create(directory: RunDirectory, config: Config, world: World) -> None:
-    """Make the run directory, on the first rank."""
+def create(directory: RunDirectory, config: Config, run: str, meeting: Meeting) -> None:
+    """Make the run directory, on the first rank of each trust domain; on that of the run first, as disks are shared."""
 
-    def make() -> None:
-        if 0 in world.ranks:
-            kept = directory.create()
+    def make(leaders: Sequence[int]) -> None:
+        if any(rank in leaders for rank in meeting.control.ranks):
+            kept = directory.create(run)
             if kept is not None:
                 say(f"{directory.path} was there: kept as {kept}", sys.stderr)
             directory.write_text("config.toml", config.to_toml())
 
-    fail_together(world, make)
+    fail_together(meeting.control, lambda: make(meeting.leaders[:1]))
+    if len(meeting.leaders) > 1:
+        fail_together(meeting.control, lambda: make(meeting.leaders[1:]))
 
 
 def _report_slow(names: Sequence[int], rank: int, directory: RunDirectory) -> Callable[[int, Any, float], None]:

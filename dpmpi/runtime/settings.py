@@ -64,6 +64,11 @@ class Settings:
         )
         if isinstance(found.noise, SumNoise) and not isinstance(found.messages, SharedSums):
             raise ConfigError("--noise-in sum needs sums in which nobody sees a summand: add --exchange shares")
+        if found.checkpoints.seconds is not None and not found.shares_timings:
+            raise ConfigError(
+                f"expected --checkpoint-every in rounds where timings are kept, found {config.checkpoint_every}: give "
+                "rounds, or --timings shared"
+            )
         if config.sample_edges is not None and found.method.schedule != "sampled":
             raise ConfigError(f"--sample-edges does not apply to {config.algorithm}; take --algorithm sampled-dda")
         if found.batch is None and config.epsilon is None:
@@ -74,6 +79,11 @@ class Settings:
     def source(self) -> Source:
         """Where the records come from."""
         return _source(self.config)
+
+    @property
+    def shares_timings(self) -> bool:
+        """Whether ranks tell each other how long they took and how much memory; it depends on their records."""
+        return self.config.timings == "shared" or (self.config.timings is None and not self.source.private)
 
     @property
     def drawn(self) -> Batch:

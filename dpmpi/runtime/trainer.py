@@ -20,6 +20,7 @@ from dpmpi.runtime.evaluation import Evaluation, Evaluator
 from dpmpi.runtime.live_epsilon import LiveEpsilon
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import Metrics, RunDirectory
+from dpmpi.runtime.output.process_figures import merged, own_figures, without_figures
 from dpmpi.runtime.output.progress import Progress, watch
 from dpmpi.runtime.output.summary import closing, rank_record, seconds_spent, summarise
 from dpmpi.runtime.recovery.checkpoint import Keeper, Manifest, read_manifest
@@ -53,9 +54,10 @@ class Trainer:
         if not self._interval.never or self._tolerant:
             seconds, looks = (SLACK_SECONDS, SLACK_LOOKS) if self._interval.never else (HASTE_SECONDS, HASTE_LOOKS)
             most = min(max(1, config.rounds // LOOKS), self._interval.rounds or config.rounds)
-            self._votes = Votes(transport, job.engine.completed, seconds, looks, most)
+            pace = seconds if job.settings.shares_timings else None
+            self._votes = Votes(transport, job.engine.completed, pace, looks, most)
         if not self._interval.never:
-            self._keeper = Keeper(directory, transport, self._manifest())
+            self._keeper = Keeper(directory, transport, self._manifest(), leads=job.leads)
         self.kept = {rank: deque[Snapshot](maxlen=SLACK_LOOKS + 2) for rank in transport.ranks}
         self._facts = {} if self._votes is None else {rank: self._facts_of(rank) for rank in transport.ranks}
         self._evaluation: Evaluation | None = None
@@ -75,7 +77,9 @@ class Trainer:
         self._optimum = _reference(job) if config.reference else None
         best = None if self._optimum is None else self._optimum.x
         penalty, classify = job.settings.penalty, job.settings.classifies
-        evaluator = Evaluator(engine, job.shards, penalty, best, classify=classify)
+        evaluator = Evaluator(
+            engine, job.shards, penalty, best, classify=classify, hide=job.meeting.secrets is not None
+        )
         job.meter.begin()
         self._begin = time.perf_counter() - self._before
         self._started = self._started or time.time()
@@ -139,7 +143,11 @@ class Trainer:
             late = self._interval.seconds is not None and self._first and not self._asked
             wish = late and time.monotonic() - self._checkpointed >= (self._interval.seconds or 0.0)
             self._asked |= wish
-            told, written = (self._told_to_stop(), self._keeper.written) if self._keeper is not None else (False, 0)
+            told, written = False, 0
+            if self._keeper is not None:
+                if not self.job.settings.shares_timings:
+                    self._keeper.join()  # how fast the disk is would be seen
+                told, written = self._told_to_stop(), self._keeper.written
             timely, stopping, lowest = self._votes.look(wish, told, -written)
             due, stop = due or timely > 0.0, stopping > 0.0
             if self._keeper is not None:
@@ -217,14 +225,22 @@ class Trainer:
         records = [rank_record(job, seat, self._training, self._core) for seat in job.engine.seats]
         for rank in job.meter.ranks:
             directory.write_waits(job.names[rank], job.meter.waits(rank, job.names))
+        if not job.settings.shares_timings:
+            pace = job.config.rounds / self._training if self._training else 0.0
+            run = {"started": self._started, "wall_seconds": wall, "rounds_per_second": pace}
+            for record in records:
+                directory.write_figures(record["rank"], own_figures(record, run))
+            records = [without_figures(record) for record in records]
         told = on_all_ranks(job.meter, lambda: records)
         x, models = evaluator.mean_model()
-        rows = job.meter.gather(_stacked(models))
-        if self._first and rows is not None:
+        # With shares nobody sees a rank's own vector, and that includes its last one.
+        rows = None if job.settings.messages.hides else job.meter.gather(_stacked(models), job.meeting.leaders)
+        if job.leads:
             summary = summarise(job, told, self._evaluation, self._optimum, self._started, wall)
             directory.write_model(x, rows, job.config.algorithm, job.config.digest())
             directory.write_summary(summary)
-            say(closing(summary, directory.path, job.config))
+            if self._first:
+                say(closing(merged(summary, directory.path), directory.path, job.config))
         job.meter.close()
         if self._keeper is not None:
             self._keeper.remove()

@@ -64,7 +64,7 @@ class SumLaboratory(Laboratory):
         Row t holds the first `watched` coordinates of round t.
         """
         config, transport, n = self.config, self._carrier, self.plan.ranks
-        secrets = agree_on_secrets(transport, "00" * 8, self._runs, folder=self._messages.keys)
+        secrets = agree_on_secrets(transport)
         carrier = self._messages.carrier(transport, secrets)
         seats = []
         for agent in self.agents(rows, labels):

@@ -48,7 +48,7 @@ def measure(transport: MpiTransport, folder: Path) -> Array | None:
             for m in DIMENSIONS if turn else DIMENSIONS[:1]:
                 rows.append(_growth(graph, m, folder / f"{turn}-{number}"))
                 gc.collect()
-    gathered = transport.gather(np.array(rows[len(GRAPHS) :]).reshape(-1))
+    gathered = transport.gather(np.array(rows[len(GRAPHS) :]).reshape(-1), (0,))
     return None if gathered is None else gathered.reshape(-1, 3)
 
 

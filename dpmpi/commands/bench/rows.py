@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from dpmpi.algorithms.dda import Dda, DpDda
 from dpmpi.core import Agent, Array, Method, Mix, Planned, Request, Steps, Sum, Terms, public
 from dpmpi.crypto.sealing_speed import bare_cipher
 from dpmpi.network.channel import Neighbourhood
-from dpmpi.network.collective import on_first_rank
 from dpmpi.network.graph import make_graph
 from dpmpi.network.handshake import agree_on_secrets
 from dpmpi.network.schedule import StaticSchedule
@@ -191,7 +189,7 @@ class Stage:
         agent = build_agent(plan, rank, key, problem, mechanism, charges=ledger)
         secrets = None
         if messages.secret:
-            secrets = agree_on_secrets(transport, on_first_rank(transport, lambda: os.urandom(8).hex()))
+            secrets = agree_on_secrets(transport)
         carrier = messages.carrier(Meter(transport), secrets)
         seat = Seat(agent, method.start(agent), messages.exchange(carrier, rank, secrets))
         run = Engine(method, self.schedule, carrier, [seat])

@@ -17,7 +17,7 @@ from dpmpi.core import Agent, Bytes, Event, Query
 from dpmpi.network.channel import TRAILER_BYTES, Channel
 from dpmpi.runtime.assembly import Job
 
-OPERATIONS = ("total", "collect", "gather", "vote")
+OPERATIONS = ("total", "add_up", "collect", "gather", "vote", "swap", "swap_alike")
 """Of all ranks together."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from dpmpi.core import Array, Bytes
 from dpmpi.errors import ProtocolError
 from dpmpi.network.channel import Channel
+from dpmpi.rng import Words
 
 
 class LoopbackTransport:
@@ -57,9 +58,20 @@ class LoopbackTransport:
         """Return the texts of all ranks, one each: all of them are here."""
         return list(texts)
 
-    def gather(self, row: Array) -> Array | None:
+    def add_up(self, words: Words) -> None:
+        """Leave the words as they are: this process is everybody."""
+
+    def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
         """Return the rows as they are: this process is everybody."""
         return row
+
+    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
+        """Refuse: ranks in one process have nothing to send each other."""
+        raise ProtocolError("expected ranks in processes of their own to swap bytes, found all of them in this one")
+
+    def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
+        """Refuse likewise."""
+        return lambda: self.swap(messages)
 
     def vote(self, wishes: Array) -> Callable[[], Array]:
         """Agree at once: this process is everybody."""

@@ -12,15 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
+from itertools import pairwise
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpmpi.core import Array
-from dpmpi.errors import NeighbourSilent, RankLost
+from dpmpi.errors import NeighbourSilent, ProtocolError, RankLost
 from dpmpi.network import heartbeat
-from dpmpi.network.channel import Channel
+from dpmpi.network.channel import Channel, slices
 from dpmpi.network.launcher import BRIEF_BYTES, advice, fault_tolerant, heartbeats
+from dpmpi.rng import Words
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -34,6 +37,8 @@ Where no other rank wants the core, a yield takes no time, and a nap takes longe
 """
 FAREWELL_SECONDS = 2
 """How long a rank that ends may take to tell MPI."""
+LONGEST_SWAP = 1 << 32
+"""Bytes of one rank for another; more is not believed."""
 SLOW_SHARE = 8
 """A wait of this fraction of the deadline is worth a word."""
 SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
@@ -193,11 +198,16 @@ class MpiTransport:
     @_telling
     def total(self, buffer: Array) -> None:
         """Sum over all ranks in rank order: each rank adds up one slice of the coordinates, then all get all slices."""
-        n = self.size
-        width = -(-buffer.size // n)
-        mine = np.zeros((n, width))
-        mine.reshape(-1)[: buffer.size] = buffer.reshape(-1)
-        theirs = np.empty((n, width))
+        self._add(buffer)
+
+    @_telling
+    def add_up(self, words: Words) -> None:
+        """Sum over all ranks modulo 2^64, by slices too."""
+        self._add(words)
+
+    def _add(self, buffer: NDArray[Any]) -> None:
+        mine = slices(buffer, self.size)
+        theirs = np.empty_like(mine)
         self._finish(self._aside.Ialltoall(mine, theirs), "an evaluation")
         for row in theirs[1:]:
             theirs[0] += row
@@ -224,11 +234,47 @@ class MpiTransport:
         return [joined[s : s + k].tobytes().decode() for s, k in zip(starts, lengths, strict=True)]
 
     @_telling
-    def gather(self, row: Array) -> Array | None:
-        """Return the rows of all ranks as a matrix on rank 0, None elsewhere."""
-        rows = np.empty((self.size, row.size)) if self.rank == 0 else None
-        self._finish(self._aside.Igather(row, rows, root=0), "the other ranks")
-        return rows
+    def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
+        """Return the rows of all ranks as a matrix on those in `roots`, None elsewhere."""
+        found = None
+        for root in roots:
+            rows = np.empty((self.size, row.size)) if self.rank == root else None
+            self._finish(self._aside.Igather(row, rows, root=root), "the other ranks")
+            found = found if rows is None else rows
+        return found
+
+    @_telling
+    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
+        """Send every rank its own bytes; return those of every rank."""
+        lengths = [len(message) for message in messages]
+        told = self.swap_alike([length.to_bytes(8, "big") for length in lengths])()
+        theirs = [int.from_bytes(one, "big") for one in told]
+        if max(theirs) > LONGEST_SWAP:
+            raise ProtocolError(
+                f"rank {self.rank} expected at most {LONGEST_SWAP} bytes of rank {theirs.index(max(theirs))}, found "
+                f"{max(theirs)} announced: was the message changed?"
+            )
+        came, out = np.empty(sum(theirs), np.uint8), np.frombuffer(b"".join(messages), np.uint8)
+        ends, outs = np.cumsum([0, *theirs]).tolist(), np.cumsum([0, *lengths]).tolist()
+        byte = self._mpi.BYTE
+        request = self._aside.Ialltoallv([out, lengths, outs[:-1], byte], [came, theirs, ends[:-1], byte])
+        self._finish(request, "the other ranks")
+        return [came[a:b].tobytes() for a, b in pairwise(ends)]
+
+    @_telling
+    def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
+        """Begin to send every rank its own bytes, as many to each; calling the result returns those of every rank."""
+        out = np.frombuffer(b"".join(messages), np.uint8)
+        buffers = (out, np.empty_like(out))
+        request, width = self._aside.Ialltoall(*buffers), len(messages[0])
+
+        @_telling
+        def result() -> list[bytes]:
+            self._finish(request, "the other ranks")
+            came = buffers[1]  # both are held until here, as by `vote`
+            return [came[k : k + width].tobytes() for k in range(0, len(came), width)]
+
+        return result
 
     @_telling
     def vote(self, wishes: Array) -> Callable[[], Array]:

@@ -5,7 +5,9 @@
     ledger/rank-003.jsonl   what rank 3 released, see dpmpi.privacy.ledger
     metrics/rank-003.jsonl  one line per evaluation
     waits/rank-003.json     whom rank 3 waited for, over time
-    model.npz               x (mean over ranks), x_rank, algorithm, config
+    process/rank-003.json   how long rank 3 took, if it keeps that to itself, see process_figures.py
+    model.npz               x (mean over ranks), x_rank (with plain messages), algorithm, config
+    .run                    the name of the run, by which ranks that share a disk know each other
     checkpoint/             what a run needs to go on, see dpmpi.runtime.recovery.checkpoint; gone when it has ended
     stall/                  who waited for whom when nothing moved any more, see dpmpi.network.stall
     ended.txt               why the run ended early, if it did
@@ -40,26 +42,35 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def create(self) -> Path | None:
+    def create(self, run: str) -> Path | None:
         """Make the directory. A run that is already there is kept under the name PATH.1, PATH.2 ...; return which.
 
-        Anything else that is there is left alone: it is not ours to move.
+        Anything else that is there is left alone: it is not ours to move. A host of the same run may share the disk.
         """
         kept: Path | None = None
         try:
-            if self.path.is_dir() and not any(self.path.iterdir()):
+            if (self.path / ".run").is_file() and (self.path / ".run").read_text() == run:
                 return None
-            if self.path.exists():
-                if not (self.path / "config.toml").is_file():
-                    raise ConfigError(f"{self.path} is there and is not a run directory: give another --out")
-                if any(in_use(ledger) for ledger in (self.path / "ledger").glob("rank-*.jsonl")):
-                    raise ConfigError(f"{self.path} is a run that has not ended: wait for it, or give another --out")
-                names = (self.path.with_name(f"{self.path.name}.{number}") for number in count(1))
-                kept = next(name for name in names if not name.exists())
-                self.path.rename(kept)
-            self.path.mkdir(parents=True)
+            kept = self._make_room()
+            write_file(self.path / ".run", run)
         except OSError as error:
             raise ConfigError(f"cannot make the run directory {self.path}: {error.strerror}") from error
+        return kept
+
+    def _make_room(self) -> Path | None:
+        """Make the directory, empty; return where what was there has gone."""
+        kept: Path | None = None
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            return None
+        if self.path.exists():
+            if not (self.path / "config.toml").is_file():
+                raise ConfigError(f"{self.path} is there and is not a run directory: give another --out")
+            if any(in_use(ledger) for ledger in (self.path / "ledger").glob("rank-*.jsonl")):
+                raise ConfigError(f"{self.path} is a run that has not ended: wait for it, or give another --out")
+            names = (self.path.with_name(f"{self.path.name}.{number}") for number in count(1))
+            kept = next(name for name in names if not name.exists())
+            self.path.rename(kept)
+        self.path.mkdir(parents=True)
         return kept
 
     def ledger(self, rank: int) -> Path:
@@ -73,6 +84,11 @@ class RunDirectory:
     def write_waits(self, rank: int, waits: Mapping[str, Any]) -> None:
         """Write a rank's waits."""
         write_file(self.path / "waits" / f"rank-{rank:03d}.json", json.dumps(waits, allow_nan=False) + "\n")
+
+    def write_figures(self, rank: int, figures: Mapping[str, Any]) -> None:
+        """Write the figures of a rank's process, for its owner alone."""
+        text = json.dumps(figures, allow_nan=False) + "\n"
+        write_file(self.path / "process" / f"rank-{rank:03d}.json", text, private=True)
 
     def write_private(self, rank: int, lines: Iterable[Mapping[str, Any]]) -> None:
         """Write what a rank keeps to itself, one JSON object a line, readable for its owner alone."""
@@ -98,10 +114,11 @@ class RunDirectory:
         """Write summary.json."""
         self.write_text("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
-    def write_model(self, x: Array, x_rank: Array, algorithm: str, config: str) -> None:
-        """Write model.npz."""
+    def write_model(self, x: Array, x_rank: Array | None, algorithm: str, config: str) -> None:
+        """Write model.npz; `x_rank` is None where nobody sees a rank's own model."""
+        arrays: dict[str, Any] = {"x": x, "algorithm": np.array(algorithm), "config": np.array(config)}
         with writing(self.path / "model.npz") as file:
-            np.savez(file, x=x, x_rank=x_rank, algorithm=np.array(algorithm), config=np.array(config))
+            np.savez(file, **arrays if x_rank is None else arrays | {"x_rank": x_rank})
 
 
 class Metrics:

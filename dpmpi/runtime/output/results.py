@@ -19,6 +19,7 @@ import numpy as np
 from dpmpi.core import Array
 from dpmpi.core.files import read_toml
 from dpmpi.errors import ConfigError, DataError, DpmpiError
+from dpmpi.runtime.output.process_figures import merged
 
 REPETITION = frozenset(
     {"seed", "insecure-noise-seed", "out", "ledger", "keys", "deadline", "ranks", "checkpoint-every", "on-failure"}
@@ -151,6 +152,8 @@ def read_run(path: Path) -> Run:
         ended = _why_ended(path)
         raise ConfigError(f"expected a run with summary.json or a sweep with sweep.json in {path}, found {ended}")
     summary = _json(path / "summary.json")
+    with reading(path / "summary.json"):
+        summary = merged(summary, path)
     settings = read_toml(path / "config.toml", "the settings of a run", DataError)
     with reading(path / "summary.json"):
         ranks = [record["rank"] for record in summary["per_rank"]]  # the lost ones have fewer evaluations

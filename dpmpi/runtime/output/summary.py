@@ -105,7 +105,10 @@ def summarise(
     """
     config, private, messages = job.config, job.private, job.settings.messages
     figures: dict[str, float] | None = None
+    shared = job.settings.shares_timings
+    hosts = Counter(record["host"] for record in ranks) if shared else None
     for record in ranks:
+        record.pop("host", None)
         spending, earlier = from_list(record.pop("spending")), from_list(record.pop("earlier"))
         record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
         if private and spending and all(_pure(event) for event in spending):
@@ -113,11 +116,10 @@ def summarise(
             figures = max(figures or found, found, key=lambda each: each["l1"])
         add_up = private and bool(earlier)
         record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if add_up else None
-    hosts = Counter(record.pop("host") for record in ranks)
     epsilon_lost = _of_the_lost(job) if private and job.past.lost else None
     epsilons = [record["epsilon"] for record in ranks] + ([epsilon_lost] if job.past.lost else [])
     best = None if optimum is None else optimum.value
-    training = max(record["training_seconds"] for record in ranks)
+    training = max(record["training_seconds"] for record in ranks) if shared else None
     schedule = job.plan.schedule
     graph = schedule.graph
     return {
@@ -133,9 +135,9 @@ def summarise(
         "optimum": best,
         "optimum_gap": None if optimum is None else optimum.gap,
         "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
-        "started": started,
-        "wall_seconds": wall,
-        "rounds_per_second": config.rounds / training,
+        "started": started if shared else None,
+        "wall_seconds": wall if shared else None,
+        "rounds_per_second": None if training is None else config.rounds / training,
         "privacy": {
             "private": private and None not in epsilons,
             "calibration": config.calibration if config.epsilon is not None else None,
@@ -162,7 +164,8 @@ def summarise(
             "sealed": messages.sealed,
             "identities": messages.identities,
         },
-        "cost": _cost(job, ranks, max(hosts.values()), training),
+        "cost": None if hosts is None or training is None else _cost(job, ranks, max(hosts.values()), training),
+        "timings": "shared" if shared else "own",
         "starts": job.incarnation + 1,
         "ranks_at_start": job.past.origin,
         "lost": sorted(job.past.lost),
@@ -194,7 +197,10 @@ def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: f
 
 
 def closing(summary: dict[str, Any], directory: Path, config: Config) -> str:
-    """Return the last output of a run: the table, only where the results are, or a JSON object."""
+    """Return the last output of a run: the table, only where the results are, or a JSON object.
+
+    `summary` has the figures of this rank's own process.
+    """
     if config.quiet:
         return str(directory)
     if not config.log_json:

@@ -1,7 +1,7 @@
 """Checkpoints: every rank's own state, on disk, and what it takes to go on from there.
 
     RUN/checkpoint/rank-003-400.state   what rank 3 had after round 400, for its owner alone (mode 0600)
-    RUN/checkpoint/manifest.json        the last round that all ranks are known to have, written by the first rank
+    RUN/checkpoint/manifest.json        the last round that all ranks are known to have, of each trust domain
 
 A file is written under a temporary name, fsynced and renamed, by a thread, while the rounds go on. The ranks tell each
 other what they have by votes that travel with the rounds (votes.py), and nobody waits; only when all have a checkpoint
@@ -51,11 +51,15 @@ class Manifest:
 class Keeper:
     """Writes the checkpoints of the ranks in this process."""
 
-    def __init__(self, directory: RunDirectory, transport: Transport, manifest: Manifest) -> None:
+    def __init__(
+        self, directory: RunDirectory, transport: Transport, manifest: Manifest, *, leads: bool = True
+    ) -> None:
+        """Keep the checkpoints in `directory`; who `leads` a trust domain also keeps the domain's manifest."""
         self._folder = directory.path / "checkpoint"
         self._directory = directory
         self._transport = transport
         self._manifest = manifest
+        self._leads = leads
         self._names = [manifest.members[rank] for rank in transport.ranks]
         self._files = {name: checkpoint_files(self._folder, name) for name in self._names}
         self._writing = _thread.allocate_lock()
@@ -65,7 +69,7 @@ class Keeper:
 
     def announce(self) -> None:
         """Write down whose checkpoints these are, and the last round that all ranks are known to have."""
-        if 0 in self._transport.ranks:
+        if self._leads:
             write_manifest(self._directory, self._manifest)
 
     def keep(self, snapshots: Sequence[Snapshot]) -> None:
@@ -81,24 +85,24 @@ class Keeper:
 
     def finish(self) -> int:
         """Wait until the last checkpoint is on every rank's disk; return the last that all have, 0 if there is none."""
-        self._join()
+        self.join()
         self.settle(min(on_all_ranks(self._transport, lambda: [self.written] * len(self._names))))
         self._tidy()
         return self._settled
 
     def remove(self) -> None:
         """Remove all checkpoints of these ranks: the run has its result."""
-        self._join()
+        self.join()
         mine = [path for files in self._files.values() for path in files.values()]
         mine += [path for name in self._names for path in self._folder.glob(f".rank-{name:03d}-*.part")]  # of a crash
-        if 0 in self._transport.ranks:
+        if self._leads:
             mine += [self._folder / "manifest.json", *self._folder.glob(".manifest.json.*.part")]
         for path in mine:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # another rank's is still there, or there never was one
             self._folder.rmdir()
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """Wait until what was begun is on disk, or has failed."""
         with self._writing:
             pass
@@ -186,7 +190,7 @@ def read_checkpoint(path: Path) -> Snapshot:
 def common_round(transport: Transport, directory: RunDirectory, names: Sequence[int], confirmed: int) -> int:
     """Return the last round of which every rank has a checkpoint that can be read; 0 if there is none.
 
-    Raise `CheckpointError` if it is older than `confirmed`, which all ranks had.
+    Raise `CheckpointError` if it is older than `confirmed`, which this rank knows that all had, or another rank knows.
     """
 
     def rounds(name: int) -> list[int]:
@@ -201,10 +205,11 @@ def common_round(transport: Transport, directory: RunDirectory, names: Sequence[
                 good.pop()
         return sorted(good)
 
-    told: list[list[int]] = on_all_ranks(transport, lambda: [rounds(names[rank]) for rank in transport.ranks])
-    common = max(set.intersection(*map(set, told)), default=0)
+    told = on_all_ranks(transport, lambda: [[confirmed, rounds(names[rank])] for rank in transport.ranks])
+    confirmed = max(known for known, _ in told)
+    common = max(set.intersection(*(set(found) for _, found in told)), default=0)
     if common < confirmed:
-        lacking = [str(names[rank]) for rank, found in enumerate(told) if confirmed not in found]
+        lacking = [str(names[rank]) for rank, (_, found) in enumerate(told) if confirmed not in found]
         raise CheckpointError(
             f"expected a checkpoint of round {confirmed} for every rank, found none for rank {', '.join(lacking)} in "
             f"{directory.path}: copy it there from the host that it ran on"

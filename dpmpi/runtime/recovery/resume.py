@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,16 +10,16 @@ from typing import Any
 
 from dpmpi.errors import CheckpointError, ConfigError, CutOff, LedgerError, RankLost
 from dpmpi.network.channel import Transport, World
-from dpmpi.network.collective import on_all_ranks, on_first_rank
+from dpmpi.network.collective import fail_together, on_all_ranks
+from dpmpi.network.handshake import Meeting, meet, roster_digest
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import has_line, recorded_runs
-from dpmpi.runtime.assembly import Past
-from dpmpi.runtime.budget import ledger_file
+from dpmpi.runtime.assembly import Past, claim_of
+from dpmpi.runtime.budget import ledger_file, read_budget
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import from_text
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.recovery.checkpoint import (
-    Manifest,
     check_snapshot_owner,
     checkpoint_files,
     common_round,
@@ -31,102 +30,123 @@ from dpmpi.runtime.recovery.snapshot import Snapshot
 from dpmpi.runtime.settings import Settings
 
 
-def resume(transport: Transport, path: Path, given: dict[str, Any]) -> tuple[Settings, Past]:
+def resume(world: Transport, path: Path, given: dict[str, Any]) -> tuple[Settings, Past, Meeting]:
     """Return the settings of a run that was interrupted, and what it brings with it; all processes call this together.
 
-    The first rank's copy of the settings counts, so that the others need not see its disk. `given` are flags that may
-    say how to run, not what.
+    Every rank takes the settings from its own copy, compares them with what its own ledger says that it began with, and
+    goes on only with ranks that have found the same. `given` are flags that may say how to run, not what.
     """
     directory = RunDirectory(path)
-    if "out" in given:
-        raise ConfigError(f"--resume goes on in {path} itself: leave out --out")
-
-    def look() -> list[Any]:
-        if (path / "summary.json").exists():
-            raise ConfigError(f"{path} is finished: there is nothing to resume, its results are in summary.json")
-        try:
-            text = (path / "config.toml").read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--resume takes the directory of a run, found none at {path}: {error}") from error
-        manifest = read_manifest(directory)
-        return [text, None if manifest is None else dataclasses.asdict(manifest)]
-
-    text, told = on_first_rank(transport, look)
-    original = from_text(text, path / "config.toml", {})
-    config = from_text(text, path / "config.toml", given | {"out": str(path)})
-    if config.digest() != original.digest():
-        raise ConfigError(f"--resume goes on with the settings of {path}: leave out flags that change what is computed")
-    if config.ledger != original.ledger:
-        raise ConfigError(f"--resume charges where {path} has charged before: leave out --ledger")
-    if told is None:
-        return Settings.of(config), _from_the_beginning(config, transport, directory)
-    manifest = Manifest(**told | {"members": tuple(told["members"])})
-    if manifest.config != config.digest():
-        raise ConfigError(f"the checkpoints in {path} were made with other settings than its config.toml has")
-    if len(manifest.members) != transport.size:
-        raise ConfigError(f"{path} has {len(manifest.members)} ranks, found {transport.size}: start as many")
-    round_ = common_round(transport, directory, manifest.members, manifest.round)
+    own: list[tuple[Settings, Past, int]] = []
+    fail_together(world, lambda: own.append(_own_past(directory, given, world)))
+    [(settings, past, confirmed)] = own
+    meeting = meet(world, claim_of(settings, past), settings.messages.keys)
+    transport, config, run = meeting.control, settings.config, past.run or ""
+    charged = lost_charges(config, transport, directory, past.names, run)
+    round_ = common_round(transport, directory, past.names, confirmed)
     snapshots: dict[int, Snapshot] = {}
-
-    charged = lost_charges(config, transport, directory, manifest.members, manifest.run)
 
     def load() -> list[Any]:
         for rank in transport.ranks if round_ else ():
-            name = manifest.members[rank]
+            name = past.names[rank]
             file = checkpoint_files(path / "checkpoint", name)[round_]
             snapshots[rank] = found = read_checkpoint(file)
-            check_snapshot_owner(found, {"run": manifest.run, "config": manifest.config, "rank": name}, str(file))
+            check_snapshot_owner(found, {"run": run, "config": config.digest(), "rank": name}, str(file))
             ledger = ledger_file(config, directory.ledger, name)
             if not has_line(ledger, *found.facts["ledger"]):
                 raise CheckpointError(f"{ledger} lacks what was charged before round {round_}: it is not this run's")
         return [None] * len(transport.ranks)
 
     on_all_ranks(transport, load)
-    past = Past(manifest.origin, manifest.members, manifest.run, round_, snapshots, charged=charged)
-    return Settings.of(config), past
+    return settings, replace(past, round=round_, snapshots=snapshots, charged=charged), meeting
 
 
-def _from_the_beginning(config: Config, transport: Transport, directory: RunDirectory) -> Past:
+def _own_past(directory: RunDirectory, given: dict[str, Any], world: Transport) -> tuple[Settings, Past, int]:
+    """Return what this process's own files say of a run: its settings, its past, and the round that all ranks had."""
+    path = directory.path
+    if "out" in given:
+        raise ConfigError(f"--resume goes on in {path} itself: leave out --out")
+    if (path / "summary.json").exists():
+        raise ConfigError(f"{path} is finished: there is nothing to resume, its results are in summary.json")
+    try:
+        text = (path / "config.toml").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--resume takes the directory of a run, found none at {path}: {error}") from error
+    original = from_text(text, path / "config.toml", {})
+    config = from_text(text, path / "config.toml", given | {"out": str(path)})
+    if config.digest() != original.digest():
+        raise ConfigError(f"--resume goes on with the settings of {path}: leave out flags that change what is computed")
+    if config.ledger != original.ledger:
+        raise ConfigError(f"--resume charges where {path} has charged before: leave out --ledger")
+    manifest = read_manifest(directory)
+    if manifest is None:
+        past, confirmed = _from_the_beginning(config, world.size, directory), 0
+    else:
+        if manifest.config != config.digest():
+            raise ConfigError(f"the checkpoints in {path} were made with other settings than its config.toml has")
+        past, confirmed = Past(manifest.origin, manifest.members, manifest.run), manifest.round
+    if len(past.names) != world.size:
+        raise ConfigError(f"{path} has {len(past.names)} ranks, found {world.size}: start as many")
+    settings = Settings.of(config)
+    for rank in world.ranks:
+        _check_own_ledger(settings, directory, past, past.names[rank])
+    return settings, past, confirmed
+
+
+def _check_own_ledger(settings: Settings, directory: RunDirectory, past: Past, name: int) -> None:
+    """Raise `ConfigError` unless a rank's own ledger says that it began the run with these settings."""
+    config = settings.config
+    ledger = ledger_file(config, directory.ledger, name)
+    header = last_header(ledger, "run", past.run or "")
+    if header is None:
+        raise ConfigError(
+            f"expected what rank {name} has charged in {ledger}, found nothing of this run: copy it there from the "
+            "host that it ran on; if the run ended before it began, start it again"
+        )
+    said: dict[str, tuple[str, Any]] = {
+        "settings": ("config", config.digest()),
+        "roster": ("roster", roster_digest(settings.messages.keys)),
+    }
+    if config.budget is not None:
+        said["budget"] = ("budget", read_budget(config, name))
+    for what, (key, value) in said.items():
+        if header.get(key) != value:
+            raise ConfigError(
+                f"expected the {what} that rank {name} began with, as {ledger} says, found others in {directory.path}: "
+                "put back what was changed"
+            )
+
+
+def _from_the_beginning(config: Config, size: int, directory: RunDirectory) -> Past:
     """Return the past of a run that has no checkpoint: none but its name, under which it has charged."""
-
-    def named() -> tuple[str, int, list[int]]:
-        ledgers = (ledger_file(config, directory.ledger, rank) for rank in range(transport.size))
-        found = [last_header(ledger, "config", config.digest()) for ledger in ledgers]
-        mine = [header for header in found if header is not None]
-        if not mine:
-            raise ConfigError(f"{directory.path} ended before it began: start it again with --config and --out")
-        try:
-            last = max(mine, key=lambda header: int(header["incarnation"]))  # a rank that was lost has an older one
-            members = [int(name) for name in last.get("members") or range(last["ranks"])]
-            return str(last["run"]), len(members) + len(last.get("lost", [])), members
-        except (LookupError, TypeError, ValueError) as error:
-            raise LedgerError(f"the ledgers in {directory.path} are not a run's: {error!r:.80}") from error
-
-    run, origin, members = on_first_rank(transport, named)
-    if len(members) != transport.size:
-        raise ConfigError(f"{directory.path} has {len(members)} ranks, found {transport.size}: start as many")
-    charged = lost_charges(config, transport, directory, members, run)
-    return Past(origin, tuple(members), run, charged=charged)
+    ledgers = [ledger_file(config, directory.ledger, rank) for rank in range(size)]
+    found = [last_header(ledger, "config", config.digest()) for ledger in ledgers]
+    mine = [header for header in found if header is not None]
+    if not mine and config.ledger is None and any(ledger.exists() for ledger in ledgers):
+        raise ConfigError(
+            f"expected the settings that the ledgers in {directory.path} began with, found others in config.toml: put "
+            "back what was changed"
+        )
+    if not mine:
+        raise ConfigError(f"{directory.path} ended before it began: start it again with --config and --out")
+    try:
+        last = max(mine, key=lambda header: int(header["incarnation"]))  # a rank that was lost has an older one
+        members = tuple(int(name) for name in last.get("members") or range(last["ranks"]))
+        return Past(len(members) + len(last.get("lost", [])), members, str(last["run"]))
+    except (LookupError, TypeError, ValueError) as error:
+        raise LedgerError(f"the ledgers in {directory.path} are not a run's: {error!r:.80}") from error
 
 
 def lost_charges(
     config: Config, transport: Transport, directory: RunDirectory, names: Sequence[int], run: str
 ) -> dict[int, Counter[ReleaseEvent]]:
-    """Return the most that ranks which were lost before can have charged, as the others' ledgers say.
-
-    Raise `ConfigError` if a rank has no ledger of the run: what it has charged itself would be forgotten.
-    """
+    """Return the most that ranks which were lost before can have charged, as the others' ledgers say."""
 
     def look() -> list[Any]:
         found = []
         for rank in transport.ranks:
             ledger = ledger_file(config, directory.ledger, names[rank])
-            mine = last_header(ledger, "run", run)
-            if mine is None:
-                raise ConfigError(
-                    f"expected what rank {names[rank]} has charged in {ledger}, found nothing of this run: copy it "
-                    "there from the host that it ran on; if the run ended before it began, start it again"
-                )
+            mine = last_header(ledger, "run", run) or {}
             lost = mine.get("lost", [])
             try:
                 found.append([[int(name), to_list(from_list(charged))] for name, charged in lost])
@@ -144,7 +164,9 @@ def last_header(ledger: Path, key: str, value: str) -> dict[str, Any] | None:
     return next((header for header in reversed(headers) if header.get(key) == value), None)
 
 
-def regroup(settings: Settings, before: Past, kept: Sequence[Snapshot], transport: World) -> tuple[World, Past] | None:
+def regroup(
+    settings: Settings, before: Past, kept: Sequence[Snapshot], transport: World
+) -> tuple[World, Meeting, Past] | None:
     """Return a transport among those who are left and can reach each other, and what they bring with them.
 
     None for a rank that cannot be reached by the largest group. `before` says who they were, `kept` are this rank's
@@ -168,7 +190,9 @@ def regroup(settings: Settings, before: Past, kept: Sequence[Snapshot], transpor
                 if chosen is None:
                     return None
                 living, left, size = chosen, [left[k] for k in group], len(group)
-            return living, _common_past(before, kept, living, left)
+            after = replace(before, names=tuple(before.names[k] for k in left))
+            meeting = meet(living, claim_of(settings, after), settings.messages.keys)
+            return living, meeting, _common_past(after, kept, meeting.control)
         except RankLost:  # another one, meanwhile
             living, still = living.shrink()
             left = [left[k] for k in still]
@@ -182,15 +206,14 @@ def quorate(left: Sequence[int], size: int) -> bool:
     return 2 * len(left) > size or (2 * len(left) == size and 0 in left)
 
 
-def _common_past(before: Past, kept: Sequence[Snapshot], living: World, left: Sequence[int]) -> Past:
+def _common_past(after: Past, kept: Sequence[Snapshot], living: Transport) -> Past:
     """Agree on the last round of which all who live have a snapshot; return what this one brings with it."""
     rounds = [one.round for one in kept] or [0]  # without a snapshot it has not begun
-    told = on_all_ranks(living, lambda: [[before.floor, rounds]])
+    told = on_all_ranks(living, lambda: [[after.floor, rounds]])
     common = set.intersection(*(set(found) for _, found in told))
     if not common:
         raise CheckpointError("the ranks that are left have no round in common: resume the run from its checkpoint")
     found = next((one for one in kept if one.round == max(common)), None)
-    names = tuple(before.names[k] for k in left)
     floor = max(floor for floor, _ in told) + 1
     snapshots = {} if found is None else {living.ranks[0]: found}
-    return replace(before, names=names, round=max(common), snapshots=snapshots, floor=floor)
+    return replace(after, round=max(common), snapshots=snapshots, floor=floor)
