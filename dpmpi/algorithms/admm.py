@@ -14,11 +14,15 @@ differ in one of m_i records, with gradients G, G' of their objectives. Then G(x
 
     mu |x - x'|^2 <= <G(x) - G(x'), x - x'> = <G'(x') - G(x'), x - x'> <= (2 L / m_i) |x - x'|.
 
-The minimiser that is computed has a gradient of norm at most tau, and at most 2 tau with the rounding of the few
-operations outside the sum over the records (that of the sum is within L, see `problem.py`). Hence it is at most
-2 tau / mu away from the exact one, on either shard, and
+What is computed is at most tau / mu away from the minimiser, and at most 2 tau / mu with the rounding of the few
+operations outside the sum over the records (that of the sum is within L, see `problem/local_problem.py`), on either
+shard. Hence
 
     |x - x'| <= (2 L / m_i + 4 tau) / mu.                                                           (3)
+
+By default tau = L / (2000 m_i), which adds a thousandth to (3) and so to the noise. The number of gradients behind x is
+a function of L / tau and of the curvature bounds alone (`problem/accelerated_gradient.py`): the number of passes over
+the records that (1) takes does not depend on them.
 
 With density ~ exp(-|.|/b) one round costs the pure loss (3)/b, with Gaussian noise of deviation sigma the Gaussian-DP
 parameter (3)/sigma.
@@ -63,8 +67,7 @@ class Admm(LocalMinimisation):
         terms, x = agent.terms, state.scratch
         self.attract(agent, state)
         np.negative(state.pull, out=state.pull)
-        np.copyto(x, state.w)
-        agent.problem.minimise(state.pull, self.quadratic(terms), x, self.accuracy(terms))  # (1)
+        self.minimise(agent, state.pull, out=x)  # (1)
         released = agent.release(Query(x, self.sensitivity(terms), terms.sampling))  # (2)
         if agent.stopped is None:  # a rank that may not speak any more stays where it is
             np.copyto(state.w, released.value)

@@ -69,10 +69,12 @@ class Problem(Protocol):
     def value(self, x: Array) -> float:
         """Return f_i(x) over all records."""
 
-    def minimise(self, linear: Array, quadratic: float, x: Array, tolerance: float) -> float:
-        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 over all records to `x`, starting from it.
+    def minimise(self, linear: Array, quadratic: float, smoothness: float, x: Array, tolerance: float) -> None:
+        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 over all records to `x`.
 
-        Return the norm of the gradient there, which is at most `tolerance`.
+        What is written is at most tolerance / quadratic from the minimiser. `smoothness` bounds the curvature of f_i
+        for all data. The number of passes over the records is a function of L and of the three numbers: not of the
+        records, nor of `linear`, which may hold noise.
         """
 
 

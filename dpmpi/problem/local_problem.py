@@ -31,9 +31,9 @@ import numpy as np
 
 from dpmpi.core import Array, Query
 from dpmpi.errors import ConfigError, DataError
+from dpmpi.problem.accelerated_gradient import Bounds, minimise
 from dpmpi.problem.batches import Batch, BatchSampler
 from dpmpi.problem.losses import Loss
-from dpmpi.problem.newton import minimise
 from dpmpi.problem.rows import Dense, Positions, Rows, check_finite
 from dpmpi.rng import PrivateStream
 
@@ -74,30 +74,25 @@ class LocalProblem(BatchSampler):
         """Return f_i(x) over all records. This is a function of private data, for diagnostics only."""
         return float(np.mean(self.loss.value(self.rows.scores(x), self.labels)))
 
-    def minimise(self, linear: Array, quadratic: float, x: Array, tolerance: float) -> float:
-        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, f_i with clipped records; from x on.
+    def minimise(self, linear: Array, quadratic: float, smoothness: float, x: Array, tolerance: float) -> None:
+        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, f_i with clipped records.
 
-        Clipping (2) keeps a slope monotone in the score: the clipped gradient is that of a convex, L-Lipschitz loss.
+        Clipping (2) keeps a slope monotone in the score and its curvature in bounds: the clipped gradient is that of a
+        convex, L-Lipschitz, `smoothness`-smooth loss.
         """
+        np.divide(linear, -quadratic, out=x)
+        with np.errstate(over="ignore", invalid="ignore"):  # as in `subgradient`
+            minimise(self._full_gradient, Bounds(self.lipschitz, smoothness, quadratic), x, tolerance)
 
-        def gradient(w: Array) -> Array:
-            g = np.zeros_like(w)
-            self.rows.fold(w, None, lambda scores, at: self._slope(scores, at) / self.records, g)
-            g += linear
-            g += quadratic * w
-            return g
+    def _full_gradient(self, x: Array, out: Array) -> None:
+        """Write (1) over all records to `out`."""
+        self.rows.fold(x, None, self._mean_slope, out)
 
-        def curvature_at(w: Array) -> Array:
-            scores = self.rows.scores(w)
-            slope = self.loss.slope(scores, self.labels)
-            bend = self.loss.bend(scores, self.labels)
-            return np.where(np.abs(slope) <= self._limits, bend, 0.0) / self.records
-
-        def times(weights: Array, v: Array, out: Array) -> None:
-            self.rows.fold(v, None, lambda scores, at: weights[at] * scores, out)
-            out += quadratic * v
-
-        return minimise(gradient, curvature_at, times, x, tolerance)
+    def _mean_slope(self, scores: Array, positions: slice | Positions) -> Array:
+        """Return the factors of the a_r in (1) over all records."""
+        c = self._slope(scores, positions)
+        c *= 1.0 / self.records
+        return c
 
     def _coefficient(self, scores: Array, positions: slice | Positions) -> Array:
         """Return the factors of the a_r in (1)."""
@@ -148,11 +143,10 @@ class MeanProblem(BatchSampler):
         d = x - self._mean
         return self._spread + 0.5 * float(d @ d)
 
-    def minimise(self, linear: Array, quadratic: float, x: Array, tolerance: float) -> float:
-        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`."""
+    def minimise(self, linear: Array, quadratic: float, smoothness: float, x: Array, tolerance: float) -> None:
+        """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, to the last digits."""
         np.subtract(self._mean, linear, out=x)
         x /= 1.0 + quadratic
-        return 0.0
 
 
 def mean_lipschitz(radius: float, dimension: int) -> float:

@@ -43,9 +43,6 @@ class Loss(Protocol):
         """Overwrite the scores with `slope`, to the last bit."""
         np.copyto(scores, self.slope(scores, labels))
 
-    def bend(self, scores: Array, labels: Array) -> Array:
-        """Return l''(s), almost everywhere."""
-
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return l*(alpha); infinity outside the domain."""
 
@@ -76,10 +73,6 @@ class Hinge(Loss):
         np.less(scores, 1.0, out=scores, casting="unsafe")
         np.multiply(labels, scores, out=scores)
         np.negative(scores, out=scores)
-
-    def bend(self, scores: Array, labels: Array) -> Array:
-        """Return 0."""
-        return np.zeros_like(scores)
 
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return y alpha for y alpha in [-1, 0]."""
@@ -117,11 +110,6 @@ class SmoothedHinge(Loss):
         """Return -y v with the maximiser v of (4)."""
         return -labels * np.clip((1.0 - labels * scores) / self.mu, 0.0, 1.0)
 
-    def bend(self, scores: Array, labels: Array) -> Array:
-        """Return 1/mu where the maximiser v of (4) lies inside of [0, 1], 0 elsewhere."""
-        t = 1.0 - labels * scores
-        return np.where((t > 0.0) & (t < self.mu), 1.0 / self.mu, 0.0)
-
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return w + mu w^2 / 2 for w = y alpha in [-1, 0]."""
         w = labels * alpha
@@ -150,11 +138,6 @@ class Logistic(Loss):
         np.divide(labels, scores, out=scores)
         np.negative(scores, out=scores)
 
-    def bend(self, scores: Array, labels: Array) -> Array:
-        """Return p (1 - p) with p = 1 / (1 + exp(s)), without overflow."""
-        e = np.exp(-np.abs(scores))
-        return e / (1.0 + e) ** 2
-
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return p log p + (1 - p) log(1 - p) for p = -y alpha in [0, 1]."""
         p = -labels * alpha
@@ -182,10 +165,6 @@ class Squared(Loss):
     def to_slope(self, scores: Array, labels: Array) -> None:
         """Overwrite the scores with `slope`."""
         np.subtract(scores, labels, out=scores)
-
-    def bend(self, scores: Array, labels: Array) -> Array:
-        """Return 1."""
-        return np.ones_like(scores)
 
     def conjugate(self, alpha: Array, labels: Array) -> Array:
         """Return alpha^2 / 2 + alpha y."""

@@ -132,7 +132,7 @@ def find_mean(problems: Sequence[Problem], agents: int, penalty: Regulariser, di
     began = time.perf_counter()
     middle, own, x = (np.zeros(dimension) for _ in range(3))
     for problem in problems:
-        problem.minimise(x, 0.0, own, 0.0)
+        problem.minimise(x, 0.0, 1.0, own, 0.0)
         middle += own
     total(middle)
     middle /= agents

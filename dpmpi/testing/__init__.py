@@ -11,9 +11,9 @@ They take a factory, so that nothing is carried over from one run to the next:
 from dpmpi.privacy.releases import Recorder
 from dpmpi.testing.hooks import check_allocations, check_exchanges, check_method, check_regroup, check_resume
 from dpmpi.testing.privacy import check_ledger, check_mechanism
-from dpmpi.testing.releases import check_no_leak, check_releases, check_sensitivity
+from dpmpi.testing.releases import check_no_leak, check_releases, check_sensitivity, check_work
 from dpmpi.testing.simulation import DeafAgent, Records, Tap, deaf, models, noisy, random_shards, shared, simulate
 
 __all__ = ["check_allocations", "check_exchanges", "check_method", "check_regroup", "check_resume"]
-__all__ += ["check_ledger", "check_mechanism", "check_no_leak", "check_releases", "check_sensitivity"]
+__all__ += ["check_ledger", "check_mechanism", "check_no_leak", "check_releases", "check_sensitivity", "check_work"]
 __all__ += ["DeafAgent", "Recorder", "Records", "Tap", "deaf", "models", "noisy", "random_shards", "shared", "simulate"]

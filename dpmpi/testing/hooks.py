@@ -24,7 +24,7 @@ from dpmpi.problem.rows import Dense
 from dpmpi.rng import insecure_key
 from dpmpi.runtime.engine import Engine
 from dpmpi.runtime.recovery.snapshot import Snapshot, capture, from_bytes, restore, to_bytes
-from dpmpi.testing.releases import Make, check_no_leak, check_releases, check_sensitivity
+from dpmpi.testing.releases import Make, check_no_leak, check_releases, check_sensitivity, check_work
 from dpmpi.testing.simulation import DeafAgent, Listening, Records, models, noisy, random_shards, shared, simulate
 
 _NAMES = {Mix: "mix", NeighbourSum: "neighbour sum", Gather: "gather", Sum: "sum"}
@@ -220,7 +220,7 @@ def check_method(make: Make, *, normalized: bool = False, settled: int = 400, **
     """
     check_no_leak(make, **settings)
     check_sensitivity(make, rounds=3, lipschitz=0.5, normalized=normalized, **settings)
-    for check in (check_releases, check_exchanges, check_resume):
+    for check in (check_work, check_releases, check_exchanges, check_resume):
         check(make, **settings)
     graph = {"graph": settings["graph"]} if "graph" in settings else {}
     check_regroup(make, rounds=settled, **graph)

@@ -1,4 +1,4 @@
-"""Contracts of a method's releases: no other way out, no more sensitive than declared, all of them foreseen."""
+"""Contracts of a method's releases: no other way out, not even by its work; as sensitive as declared; all foreseen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from dpmpi.core import Array, Method
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.mechanisms import pricing
-from dpmpi.problem.rows import Dense
+from dpmpi.problem.rows import Coefficient, Dense, Positions
 from dpmpi.testing.simulation import Asked, Listening, Tap, deaf, noisy, random_shards, simulate
 
 Make = Callable[[], Method]
@@ -38,6 +38,54 @@ def check_no_leak(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any) 
         if one != other:
             rank, round_, hop, _ = one
             raise AssertionError(f"what rank {rank} sends in round {round_}, hop {hop} depends on unreleased data")
+
+
+class _Counted(Dense):
+    """Records that write down every pass over them, and over how many of them."""
+
+    def __init__(self, matrix: Array) -> None:
+        super().__init__(matrix)
+        self.passes: list[int] = []
+
+    def scores(self, x: Array) -> Array:
+        self.passes.append(self.count)
+        return super().scores(x)
+
+    def fold(self, x: Array, chosen: Positions | None, coefficient: Coefficient, out: Array) -> None:
+        self.passes.append(self.count if chosen is None else len(chosen))
+        super().fold(x, chosen, coefficient, out)
+
+
+def check_work(make: Make, *, n: int = 3, rounds: int = 6, **settings: Any) -> None:
+    """Raise AssertionError if the number of passes over the records, or of the records in one, depends on the data.
+
+    Who can measure a rank's time learns it. The data sets are unrelated, among them records that are all the same and
+    all zero. Batches and noise are drawn alike for all of them. `settings` are those of `simulate`.
+    """
+    settings = {"mechanism": noisy(make().mechanisms[0])} | settings
+
+    def work(change: Callable[[Array, Array], tuple[Array, Array]]) -> list[list[int]]:
+        shards: list[tuple[_Counted, Array]] = []
+        for rows, labels in random_shards(n, 30, 7, 1):
+            X, y = change(rows.matrix, labels)  # type: ignore[union-attr]
+            shards.append((_Counted(X), y))
+        simulate(make(), shards, rounds, **settings)
+        return [rows.passes for rows, _ in shards]
+
+    first = work(lambda X, y: (X, y))
+    for change in (
+        lambda X, y: (X, np.ones_like(y)),
+        lambda X, y: (np.tile(X[:1], (len(y), 1)), y),
+        lambda X, y: (y[:, None] * X[:1], y),
+        lambda X, y: (np.zeros_like(X), y),
+        lambda X, y: (1e-9 * X, -y),
+    ):
+        for rank, (one, two) in enumerate(zip(first, work(change), strict=True)):
+            if one != two:
+                raise AssertionError(
+                    f"rank {rank} passes over its records {len(one)} and {len(two)} times, over {sum(one)} and "
+                    f"{sum(two)} records in all, for unrelated data: take a number of steps that is fixed in advance"
+                )
 
 
 def check_sensitivity(make: Make, *, n: int = 3, rounds: int = 6, lipschitz: float = 1.0, **settings: Any) -> None:

@@ -57,12 +57,13 @@ def test_the_sensitivity_is_reached():
 
 
 def test_an_inexact_minimum_is_part_of_the_sensitivity():
-    """A tolerance so wide that the first gradient meets it: the iterate is the start, and the bound knows."""
+    """The default adds a thousandth; with a tolerance so wide that a few steps meet it, the bound knows."""
     terms = replace(TERMS, lipschitz=1.0, strong_convexity=0.0)
-    exact, wide = Admm(rho=0.5).sensitivity(terms), Admm(rho=0.5, tolerance=0.1).sensitivity(terms)
-    assert exact == pytest.approx(2 / 40 / 2, rel=1e-6)
-    assert wide == pytest.approx((2 / 40 + 0.4) / 2, rel=1e-6)
-    check_sensitivity(lambda: Admm(tolerance=0.05), loss="logistic", rounds=3, normalized=True)
+    for tolerance, share in ((1e-12, 0.0), (None, 0.001), (0.1, 8.0)):
+        found = Admm(rho=0.5, tolerance=tolerance).sensitivity(terms)
+        assert found == pytest.approx(2 / 40 / 2 * (1 + share), rel=1e-8)
+    for tolerance in (0.05, 0.5, 2.0):
+        check_sensitivity(lambda tau=tolerance: Admm(tolerance=tau), loss="logistic", rounds=3, normalized=True)
 
 
 @pytest.mark.parametrize("graph", ["ring", "complete"])
@@ -117,3 +118,5 @@ def test_what_it_refuses(changes, message):
     for wrong in (Admm(rho=0.0), Admm(tolerance=0.0)):
         with pytest.raises(ConfigError, match="above 0"):
             wrong.check(terms)
+    with pytest.raises(ConfigError, match=r"expected --tolerance of at least 3\.6e-15, .* found 1e-15"):
+        Admm(tolerance=1e-15).check(terms)

@@ -141,6 +141,8 @@ def test_what_a_computed_minimum_adds_to_the_cost():
         charged = outside.sensitivity / (b * outside.scale) + outside.extra
         assert 2 * moved / (b * outside.scale) <= charged
         assert charged < 0.02 * inside.sensitivity / b + 6e-4
+        exact = next(r for r in replace(algorithm, tolerance=1e-300).releases(terms) if r.scale == outside.scale)
+        assert outside.sensitivity - exact.sensitivity <= 1e-3 * inside.sensitivity * outside.scale
 
 
 def test_a_minimiser_moves_by_no_more_than_its_gradient_over_the_strong_convexity():

@@ -8,7 +8,7 @@ import pytest
 from dpmpi.algorithms.dda import DpDda, State
 from dpmpi.core import Agent, Method, Mix, NeighbourSum, Planned, Query, Steps, public
 from dpmpi.errors import LeakError
-from dpmpi.testing import check_no_leak, check_releases, check_sensitivity
+from dpmpi.testing import check_no_leak, check_releases, check_sensitivity, check_work
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,22 @@ class Leaky(DpDda):
 def test_no_leak_finds_the_leaky():
     with pytest.raises(AssertionError, match="unreleased data"):
         check_no_leak(Leaky)
+
+
+@dataclass(frozen=True)
+class Impatient(DpDda):
+    """Looks at the records once more where the first gradient is not small: a solver that stops when it is done."""
+
+    def round(self, agent: Agent, state: State, t: int) -> Steps:
+        if np.linalg.norm(agent.problem.subgradient(state.x).value) > 1e-3:
+            agent.problem.subgradient(state.x)
+        yield from super().round(agent, state, t)
+
+
+def test_work_finds_the_impatient():
+    with pytest.raises(AssertionError, match="fixed in advance"):
+        check_work(Impatient)
+    check_work(DpDda, batch="5")
 
 
 @dataclass(frozen=True)

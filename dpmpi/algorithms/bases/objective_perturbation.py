@@ -26,14 +26,17 @@ inverse. For the mean loss the Hessians do not depend on the data, and (4) is mo
 has twice the logarithm, for general changes of the Hessian.)
 
 Privacy of (2). (4) is about the exact minimiser for a real-valued nu. The nu that is drawn lies on a grid, at most
-delta = 2^-20 b sqrt(dimension) from a real one, and the minimiser that is computed has a gradient of norm at most tau,
-at most r = 2 tau + m u L, u = 2^-52, with rounding. Both would give the shard away in the low bits. They move x by at
-most (delta + r) / mu, where mu >= q_i is the strong convexity. Under e, that changes densities by a factor of at most
-exp((delta + r) / (mu b')), on D and on D'. With b' = b / (64 mu), e is small beside what nu does to x, and (2) costs
+delta = 2^-20 b sqrt(dimension) from a real one, and what is computed for it is at most tau / mu away from the
+minimiser, where mu >= q_i is the strong convexity, and at most r / mu with rounding, r = 2 tau + m u L, u = 2^-52. Both
+would give the shard away in the low bits. They move x by at most (delta + r) / mu. Under e, that changes densities by a
+factor of at most exp((delta + r) / (mu b')), on D and on D'. With b' = b / (64 mu), e is small beside what nu does to
+x, and (2) costs
 
     2 r / (mu b') + 128 delta / b = 2 r / (mu b') + 2^-13 sqrt(dimension):                          (5)
 
-it is charged as a release of sensitivity 2 r / mu with an `extra` of 2^-13 sqrt(dimension). The r term is negligible.
+it is charged as a release of sensitivity 2 r / mu with an `extra` of 2^-13 sqrt(dimension). With tau = 5e-6 L / m, the
+default, the r term is 128 r / b, less than a thousandth of the 2 L / (m b) of (4). The number of steps behind x depends
+on nu as little as on the records: how long they take does not tell |nu| (`problem/accelerated_gradient.py`).
 
 Changed from [ZZ17] and, for `r-admm`, [ZKL19]: their constants are not used; the loss per round is (4) plus that of
 (2). Gaussian noise is not offered: nu_D(x) - nu_D'(x) depends on nu, so (1) is not a Gaussian mechanism.
@@ -61,6 +64,7 @@ class ObjectivePerturbation(LocalMinimisation):
     """Steps (1) and (2), for methods that differ in when they take them."""
 
     mechanisms: ClassVar[tuple[str, ...]] = ("spherical-laplace",)
+    exactness: ClassVar[float] = 5e-6
 
     def private(self, t: int) -> bool:
         """Return whether round t touches data."""
@@ -98,8 +102,7 @@ class ObjectivePerturbation(LocalMinimisation):
 
         def solve(noise: Array) -> None:
             combine(linear, (1.0, noise), (-1.0, state.pull))
-            np.copyto(noise, state.w)
-            agent.problem.minimise(linear, self.quadratic(terms), noise, self.accuracy(terms))
+            self.minimise(agent, linear, out=noise)
 
         gradient = agent.problem.subgradient(state.w)
         query = Query(gradient.value, gradient.sensitivity, gradient.sampling, self.jacobian(terms))
