@@ -19,7 +19,11 @@ import numpy as np
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError, DataError
 
-_EXP_MAX = 709.0  # exp overflows above
+_FLAT = 350.0
+"""Beyond this margin the slope of the logistic loss, 1e-152 from its limit, is taken to be constant.
+
+exp would overflow at 709, and make subnormal numbers from 700 on, which take a processor longer than others.
+"""
 
 
 class Loss(Protocol):
@@ -127,12 +131,13 @@ class Logistic(Loss):
 
     def slope(self, scores: Array, labels: Array) -> Array:
         """Return -y / (1 + exp(y s)) without overflow."""
-        return -labels / (1.0 + np.exp(np.minimum(labels * scores, _EXP_MAX)))
+        return -labels / (1.0 + np.exp(np.maximum(np.minimum(labels * scores, _FLAT), -_FLAT)))
 
     def to_slope(self, scores: Array, labels: Array) -> None:
         """Overwrite the scores with `slope`."""
         np.multiply(labels, scores, out=scores)
-        np.minimum(scores, _EXP_MAX, out=scores)
+        np.minimum(scores, _FLAT, out=scores)
+        np.maximum(scores, -_FLAT, out=scores)
         np.exp(scores, out=scores)
         np.add(scores, 1.0, out=scores)
         np.divide(labels, scores, out=scores)

@@ -102,7 +102,8 @@ def test_logistic_is_stable_for_any_score():
     ones = np.ones(6)
     logistic = LOSSES["logistic"]
     np.testing.assert_allclose(logistic.value(scores, ones), [np.inf, 1e308, 800.0, 0.0, 0.0, 0.0], atol=1e-300)
-    np.testing.assert_allclose(logistic.slope(scores, ones), [-1.0, -1.0, -1.0, 0.0, 0.0, 0.0], atol=1e-300)
+    flat = -np.exp(-350.0)  # 1e-152: the slope is constant from a margin of 350 on
+    np.testing.assert_allclose(logistic.slope(scores, ones), [-1.0, -1.0, -1.0, flat, flat, flat], rtol=1e-14)
     np.testing.assert_allclose(
         logistic.slope(np.array([30.0]), np.array([1.0])), -np.exp(-30.0) / (1 + np.exp(-30.0)), rtol=1e-14
     )
@@ -132,3 +133,12 @@ def test_unusable_labels_and_parameters_are_refused():
     for mu in (0.0, -1.0, np.nan):
         with pytest.raises(ConfigError):
             HINGE.smoothed(mu)
+
+
+def test_logistic_slopes_are_never_subnormal():
+    """Subnormal numbers take a processor longer: huge margins would show in the time."""
+    scores = np.concatenate([np.linspace(-2000.0, 2000.0, 4001), [-1e300, 1e300]])
+    for label in (-1.0, 1.0):
+        slopes = LOSSES["logistic"].slope(scores, np.full_like(scores, label))
+        assert np.abs(slopes).min() > 1e-153
+        np.testing.assert_allclose(slopes, -label / (1.0 + np.exp(np.clip(label * scores, -700, 700))), atol=1e-150)
