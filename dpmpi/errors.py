@@ -66,6 +66,8 @@ class DataError(DpmpiError, ValueError):
     """A file or a row that cannot be used."""
 
     exit_code = 2
+    public = False
+    """Whether it depends on no record, so that others may hear of a private file."""
 
 
 class LeakError(DpmpiError, TypeError):

@@ -53,16 +53,9 @@ class ShardFiles(Source):
         """Read the rank's own file; the test rows are the last ones after a shuffle."""
         path = shard_path(self.pattern, rank)
         if not path.exists():
-            raise DataError(f"cannot read the shard of rank {rank}: no such file {path}")
-        try:
-            return self._read(path, rank)
-        except DataError as error:
-            raise DataError(
-                f"expected a shard that can be used for rank {rank}, found none in {path}: that rank alone says why"
-            ) from error
-
-    def _read(self, path: Path, rank: int) -> Shard:
-        """Return the shard in a file; an error here depends on the records, and is for the rank's own eyes."""
+            missing = DataError(f"cannot read the shard of rank {rank}: no such file {path}")
+            missing.public = True
+            raise missing
         rows, labels = read_npz(path) if path.suffix == ".npz" else _read_text(path, rank, self.options.dimension)
         if rows.count == 0 or rows.dimension == 0:
             raise DataError(f"{path}: expected rows and features, found {rows.count} rows of {rows.dimension} features")

@@ -367,9 +367,10 @@ def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[
                 found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
                 shards.extend(found)
             except DataError as error:
-                if isinstance(error.__cause__, DataError):  # what the others are not told
-                    say(f"dpmpi: {error.__cause__}", sys.stderr)
-                raise
+                if error.public or not source.private:
+                    raise
+                say(f"dpmpi: {error}", sys.stderr)  # depends on the records: for this rank's own eyes
+                raise DataError(f"rank {mine[0]} cannot use its shard, and says why on its own terminal") from error
         return [(shard.rows.count, shard.rows.dimension, isinstance(shard.rows, Dense)) for shard in shards]
 
     sizes = on_all_ranks(transport, load)
