@@ -64,7 +64,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def run(method, messages):
     """Return the models of all ranks and what rank 0 sent: (messages, payload, shares, seals)."""
     transport, schedule = LoopbackTransport(RANKS), StaticSchedule(make_graph("ring", RANKS, 0))
-    meter, secrets = Meter(transport), agree_on_secrets(transport, "00" * 8)
+    meter, secrets = Meter(transport), agree_on_secrets(transport)
     carrier = messages.carrier(meter, secrets)
     agents = [SimpleNamespace(rank=rank, dimension=M, round=0, active_rounds=0) for rank in range(RANKS)]
     exchanges = [messages.exchange(carrier, rank, secrets) for rank in range(RANKS)]

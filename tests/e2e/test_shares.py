@@ -25,7 +25,7 @@ def loopback(out, *flags, ranks=5):
 
 def models(out):
     with np.load(out / "model.npz") as model:
-        return model["x_rank"].copy()
+        return model["x_rank" if "x_rank" in model else "x"].copy()
 
 
 def summary(out):

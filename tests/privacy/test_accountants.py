@@ -409,18 +409,30 @@ def test_the_cache_file_is_read_and_survives_damage(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "cache.json"
     spending = {sampled(3.0, 0.1, "fixed"): 7}
     found = certified_epsilon(spending, 1e-5, path)
-    assert [entry.name for entry in path.parent.iterdir()] == ["cache.json"]
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["cache.json", "cache.key"]
+    assert {entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()} == {0o600}
     with monkeypatch.context() as patch:
         patch.setattr(accountants, "_composed", lambda groups, delta: pytest.fail("the cache was not used"))
         assert certified_epsilon(spending, 1e-5, path) == found
     monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 42.0)
     assert certified_epsilon(spending, 2e-5, path) == 42.0  # another delta is another figure
-    for damaged in ("0.0", "-5.0", "NaN", "true", "null", "1e999"):
+    for damaged in ("0.0", "-5.0", "NaN", "true", "null", "1e999", "[]", "[1e-9]", '[1e-9, "ab"]', "[1e-9, 5]"):
         [key] = [key for key in json.loads(path.read_text()) if "delta=2e-05" in key]
         path.write_text(f'{{"{key}": {damaged}}}')
         assert certified_epsilon(spending, 2e-5, path) == 42.0
+    [(key, (value, mac))] = json.loads(path.read_text()).items()
+    other = certified_epsilon(spending, 3e-5, path)
+    [theirs] = [one for name, (_, one) in json.loads(path.read_text()).items() if "delta=3e-05" in name]
+    for poisoned in ([1e-9, mac], [value, theirs], [1e-9, theirs], [value, "00" * 32]):  # under no key of this user
+        path.write_text(json.dumps({key: poisoned}))
+        monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 43.0)
+        assert certified_epsilon(spending, 2e-5, path) == 43.0
+    assert other == 42.0
     path.write_text("{ not json")
-    assert certified_epsilon(spending, 1e-5, path) == 42.0
+    assert certified_epsilon(spending, 1e-5, path) == 43.0
+    path.with_suffix(".key").write_text("11" * 32)  # lost and made anew: nothing of before is believed
+    monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 44.0)
+    assert certified_epsilon(spending, 1e-5, path) == 44.0
 
 
 def test_the_live_odometer_imports_neither_scipy_nor_the_library():

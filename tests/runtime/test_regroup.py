@@ -10,13 +10,14 @@ from plans import settings_of
 
 from dpmpi.errors import DpmpiError, RankLost
 from dpmpi.network.graph import Graph, make_graph
+from dpmpi.network.handshake import meet
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.problem.losses import LOSSES
 from dpmpi.problem.optimum import find_optimum
 from dpmpi.runtime import failure, process
-from dpmpi.runtime.assembly import Past, assemble, open_ledgers
+from dpmpi.runtime.assembly import Past, assemble, claim_of, open_ledgers
 from dpmpi.runtime.evaluation import Evaluator
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.summary import rank_record, summarise
@@ -151,7 +152,9 @@ def test_who_loses_a_rank_while_the_ledgers_are_opened_goes_on(tmp_path, monkeyp
     monkeypatch.setattr(process, "go_on_without_the_dead", lambda *told: went_on.append(told) or 0)
     settings, directory = settings_of("--rounds", 5, "--epsilon", 1), RunDirectory(tmp_path / "run")
     world = LosesARank(ORIGIN, directory.ledger(0))
-    assert process.run_once(settings, world, directory, Past.none(ORIGIN), Signals()) == 0
+    past = Past.none(ORIGIN)
+    meeting = meet(world, claim_of(settings, past))
+    assert process.run_once(settings, world, meeting, directory, past, Signals()) == 0
     [(_, trainer, _, _, _)] = went_on
     assert (world.lost, trainer.job.engine.completed, sorted(trainer.job.most_charged())) == (True, 0, list(range(6)))
 

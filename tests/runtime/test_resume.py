@@ -49,8 +49,8 @@ def run(out, *flags, until=None, monkeypatch=None):
         return main(arguments)
     advance, keepers = Engine.advance, []
 
-    def keeper(*args):
-        keepers.append(Keeper(*args))
+    def keeper(*args, **how):
+        keepers.append(Keeper(*args, **how))
         return keepers[0]
 
     def fail(engine, last):
@@ -64,13 +64,13 @@ def run(out, *flags, until=None, monkeypatch=None):
         patch.setattr("dpmpi.privacy.ledger.Ledger.close", lambda self: None)  # the dead close no books
         code = main(arguments)
     for one in keepers:
-        one._join()  # what was begun to be written is on the disk: that it may not be is another test
+        one.join()  # what was begun to be written is on the disk: that it may not be is another test
     return code
 
 
 def model(out):
     with np.load(out / "model.npz", allow_pickle=False) as found:
-        return found["x_rank"]
+        return found["x_rank" if "x_rank" in found else "x"]
 
 
 CASES = [(name, SPECIAL.get(name, ())) for name in ALGORITHMS]
