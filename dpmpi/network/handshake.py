@@ -1,8 +1,8 @@
 """How the ranks of a run meet: they compare what they are to agree on, and agree on secrets pair by pair.
 
-The first message of every rank is a card: the digest of its settings, the run that it goes on with, who takes part, and
-its trust domain; with secrets, a hello too, signed over all of that. A rank that finds anything else on another's card
-refuses to begin. From then on, with secrets, everything is sealed (`transport/control.py`).
+The first message of every rank is a card: the digest of its settings, the run that it goes on with, who takes part;
+with secrets, a hello too, signed over all of that. A rank that finds anything else on another's card refuses to begin.
+From then on, with secrets, everything is sealed (`transport/control.py`).
 
 Without a roster, identities are drawn for the run: that keeps out those who listen, not those who can change what is
 said at the start. Without secrets nothing is claimed: whoever can change messages can change what ranks agree on.
@@ -10,12 +10,12 @@ said at the start. Without secrets nothing is claimed: whoever can change messag
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ class Claim:
     secret: bool = False
     """Whether ranks agree on secrets."""
     roster: str | None = None
-    """The digest of the roster."""
+    """The digest of the roster, found when the ranks meet."""
 
     def digest(self) -> str:
         """Return the SHA-256 of all of it."""
@@ -72,7 +72,10 @@ class Meeting:
 
 def trust_domain() -> str:
     """Return a mark of this host and user, who trust each other: the same on all ranks that they run."""
-    return hashlib.sha256(f"dpmpi {os.uname().nodename} {os.getuid()} {getpass.getuser()}".encode()).hexdigest()[:16]
+    boot = ""
+    with suppress(OSError):  # tells hosts apart that have one name
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return hashlib.sha256(f"dpmpi {os.uname().nodename} {os.getuid()} {boot}".encode()).hexdigest()[:16]
 
 
 def meet(world: Transport, claim: Claim, folder: Path | None = None) -> Meeting:
@@ -80,36 +83,35 @@ def meet(world: Transport, claim: Claim, folder: Path | None = None) -> Meeting:
 
     `folder` holds roster.toml and the key of each rank here; None for identities that are drawn for the run.
     """
-    domain = trust_domain()
     hands: dict[int, Handshake] = {}
     roster = None
 
     def introduce() -> list[Any]:
-        nonlocal roster
+        nonlocal claim, roster
+        claim = replace(claim, roster=roster_digest(folder))
         if claim.secret:
             roster = _say_hello(world, claim, folder, hands)
-        return [[vars(claim), domain, hands[rank].hello.hex() if claim.secret else None] for rank in world.ranks]
+        return [vars(claim) | {"hello": hands[rank].hello.hex() if claim.secret else None} for rank in world.ranks]
 
     cards = on_all_ranks(world, introduce)
     keys: dict[int, dict[int, PairKeys]] = {}
 
     def compare() -> None:
-        _check_claims(claim, claim.names[world.ranks[0]], [facts for facts, _, _ in cards])
+        _check_claims(claim, claim.names[world.ranks[0]], cards)
         if claim.secret:
-            keys.update(_agree(claim, [hello for _, _, hello in cards], roster, hands))
+            keys.update(_agree(claim, [card["hello"] for card in cards], roster, hands))
 
     fail_together(world, compare)
-    domains = [where for _, where, _ in cards]
-    leaders = tuple(domains.index(where) for where in dict.fromkeys(domains))
-    if not claim.secret:
-        return Meeting(world, None, leaders)
-    from dpmpi.network.transport.control import SealedControl  # noqa: PLC0415 - brings cryptography
+    control, secrets = world, None
+    if claim.secret:
+        from dpmpi.network.transport.control import SealedControl  # noqa: PLC0415 - brings cryptography
 
-    session = next(iter(hands.values())).session
-    known = {rank: hand.identity for rank, hand in hands.items()} if roster is not None else {}
-    control = SealedControl(world, session, keys)
-    control.collect([""] * len(world.ranks))  # whose keys differ from ours is named here, before anything depends on it
-    return Meeting(control, Secrets(session, keys, known), leaders)
+        session = next(iter(hands.values())).session
+        known = {rank: hand.identity for rank, hand in hands.items()} if roster is not None else {}
+        secrets = Secrets(session, keys, known)
+        control = SealedControl(world, session, keys)
+    domains = control.collect([trust_domain()] * len(world.ranks))  # whose keys differ from ours is named here
+    return Meeting(control, secrets, tuple(domains.index(where) for where in dict.fromkeys(domains)))
 
 
 _FACTS = {
@@ -170,7 +172,7 @@ def _check_claims(mine: Claim, name: int, cards: Sequence[Any]) -> None:
     expected = json.loads(json.dumps(vars(mine)))
     for rank, facts in enumerate(cards):
         for fact, value in expected.items():
-            if not isinstance(facts, dict) or facts.get(fact) != value:
+            if not isinstance(facts, dict) or "hello" not in facts or facts.get(fact) != value:
                 raise ConfigError(
                     f"expected the same {_FACTS[fact]} on all ranks, found others on rank {mine.names[rank]} than on "
                     f"rank {name}: start all of them alike"

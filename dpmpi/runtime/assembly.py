@@ -244,9 +244,7 @@ def assemble(
 
 def claim_of(settings: Settings, past: Past) -> Claim:
     """Return what this process expects of all ranks before they begin."""
-    messages = settings.messages
-    roster = roster_digest(messages.keys)
-    return Claim(settings.config.digest(), past.names, past.origin, past.run, messages.secret, roster)
+    return Claim(settings.config.digest(), past.names, past.origin, past.run, settings.messages.secret)
 
 
 def _drawn_name(transport: Transport) -> str:

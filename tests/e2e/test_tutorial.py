@@ -151,9 +151,9 @@ def test_the_command_for_three_machines(followed, tmp_path):
         export PYTHON={sys.executable}
         {launch}
         for k in 0 1 2; do
-            $DPMPI_HOSTS/enter node$((k + 1)) "cd {private} && find . -type f && cp ledger/*.jsonl {tmp_path}"
+            $DPMPI_HOSTS/enter node$((k + 1)) "cd {private} && find . -type f && cp ledger/*.jsonl {tmp_path} &&
+                cp -r runs/first {tmp_path}/results-$k"
         done
-        $DPMPI_HOSTS/enter node1 "cp {private}/runs/first/model.npz {tmp_path}"
     """
     done = run(script, tmp_path, needs.NAMESPACES, "3")
     assert done.code == 0, done.out
@@ -162,8 +162,12 @@ def test_the_command_for_three_machines(followed, tmp_path):
     for name in ("ledger/rank-{:03d}.jsonl", "ledger/rank-{:03d}.key", "keys/rank-{:03d}.key", "shard-{}.npz"):
         assert all(done.out.count(f"./{name.format(rank)}\n") == 1 for rank in range(3))
     for name in ("summary.json", "model.npz", "config.toml"):
-        assert done.out.count(f"./runs/first/{name}\n") == 1
-    table, x = np.load(source / "next-month.npz"), np.load(tmp_path / "model.npz")["x"]
+        assert done.out.count(f"./runs/first/{name}\n") == 3  # each hospital has its own
+        assert len({(tmp_path / f"results-{k}" / name).read_bytes() for k in range(3)}) == 1 or name == "model.npz"
+    assert all(done.out.count(f"./runs/first/process/rank-00{rank}.json\n") == 1 for rank in range(3))
+    models = [np.load(tmp_path / f"results-{k}" / "model.npz")["x"] for k in range(3)]
+    table, x = np.load(source / "next-month.npz"), models[0]
+    assert all(np.array_equal(x, other) for other in models)
     assert np.mean((table["X"] @ x > 0) == (table["y"] > 0)) > 0.8
     for rank in range(3):
         header = json.loads((tmp_path / f"rank-{rank:03d}.jsonl").read_text().splitlines()[0])

@@ -66,10 +66,25 @@ def test_collect_keeps_order_and_text(world, on_all):
     on_all(texts == ["ä" * rank for rank in range(world.size)], str(texts))
 
 
-def test_gather_brings_rows_to_the_first_rank(world, on_all):
-    rows = world.gather(np.full(5, float(world.rank)))
-    on_all((rows is None) == (world.rank != 0))
+@pytest.mark.parametrize("roots", [(0,), (1, 3)])
+def test_gather_brings_rows_to_those_who_ask(world, on_all, roots):
+    rows = world.gather(np.full(5, float(world.rank)), roots)
+    on_all((rows is None) == (world.rank not in roots))
     on_all(rows is None or rows[:, 0].tolist() == list(range(world.size)))
+
+
+def test_words_add_up_modulo_2_to_the_64(world, on_all):
+    words = np.full(7, 2**63 + world.rank, np.uint64)
+    world.add_up(words)
+    expected = sum(2**63 + rank for rank in range(world.size)) % 2**64
+    on_all(words.tolist() == [expected] * 7, str(words))
+
+
+def test_every_rank_gets_its_own_bytes(world, on_all):
+    told = world.swap([b"%d to %d" % (world.rank, peer) * peer for peer in range(world.size)])
+    on_all(told == [b"%d to %d" % (peer, world.rank) * world.rank for peer in range(world.size)], str(told))
+    come = world.swap_alike([bytes([world.rank, peer]) for peer in range(world.size)])
+    on_all(come() == [bytes([peer, world.rank]) for peer in range(world.size)])
 
 
 def exchange_once(transport, rounds=(1, 1)):
