@@ -179,7 +179,7 @@ class Program:
 
 
 def read_files(place):
-    """Return the content and mode of every file below a folder but the data."""
+    """Return the content and mode of every file in the folders below this one."""
     found = (path for path in sorted(place.rglob("*")) if path.is_file() and path.parent != place)
     return {str(path.relative_to(place)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in found}
 
