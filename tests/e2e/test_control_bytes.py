@@ -36,23 +36,20 @@ def changed(folder, changes, seed, limit, *flags):
 
 
 def complaints(verdicts):
-    """Yield what is wrong with a changed run."""
+    """Yield what is wrong with a changed run.
+
+    A change to the last messages comes too late for those who have ended well: they have the right bits.
+    """
     codes, said = [one["code"] for one in verdicts], " ".join(line for one in verdicts for line in one["said"])
     what = f"{verdicts[0]['what']}: codes {codes}, said {said!r}"
-    private = [name for name in verdicts[0]["files"] if re.search(r"figures|waits|metrics|stall", name) is None]
-    if set(codes) == {0}:
-        if private:
-            yield f"{what}: ended well with other files {private}"
-        return
-    if 0 in codes:
-        yield f"{what}: some ranks ended well"
-    if verdicts[0]["finished"]:
-        yield f"{what}: there is a summary"
-    if re.search(r"rank \d", re.sub(r"dpmpi: rank \d+, [^:]*:", "", said)) is None:
-        yield f"{what}: no peer is named"
-    other = [name for name in private if not name.endswith(("ended.txt", ".state", "manifest.json"))]
+    early = () if set(codes) == {0} else ("ended.txt", "manifest.json")
+    other = [name for name in verdicts[0]["files"] if not name.endswith(early)]
     if other:
         yield f"{what}: left other files {other}"
+    if 0 not in codes and verdicts[0]["finished"]:
+        yield f"{what}: there is a summary"
+    if set(codes) != {0} and re.search(r"rank \d", re.sub(r"dpmpi: rank \d+, [^:]*:", "", said)) is None:
+        yield f"{what}: no peer is named"
     if max(one["seconds"] for one in verdicts) > 3 * DEADLINE:
         yield f"{what}: took {max(one['seconds'] for one in verdicts)} s"
 
@@ -67,7 +64,7 @@ def check(verdicts):
     assert alone[0]["messages"] > 20
     found = [complaint for run in runs for complaint in complaints(run)]
     assert not found, "\n".join(found)
-    assert sum(one[0]["code"] != 0 for one in runs) > 0.9 * len(runs)
+    assert 2 * sum({one["code"] for one in run} != {0} for run in runs) > len(runs)
 
 
 def test_thirty_changed_control_bytes(tmp_path):

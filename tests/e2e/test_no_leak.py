@@ -89,11 +89,12 @@ def test_no_setting_leaks(others, name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_error_of_a_bad_record_does_not_tell_which(others, name):
+def test_the_error_of_a_bad_record_tells_others_not_which(others, name):
     found = others[name]
     assert all(one["codes"] == [2] for one in found), found
-    assert found[0]["said"].startswith("dpmpi: ")
-    assert not leaks_of(found), show(found)
+    assert "rank 1" in found[0]["said"]
+    leaks = [leak for leak in leaks_of(found) if not leak.startswith("rank 1: printed")]  # its owner may see it
+    assert not leaks, leaks
 
 
 # --- leaks on purpose ------------------------------------------------------------------------------------------------

@@ -116,7 +116,8 @@ def write_worlds(folder):
                 for label, row, x in zip(y, indices, X, strict=True)
             ]
             (folder / f"text-{world}-{rank}.svm").write_text("\n".join(lines) + "\n")
-            lines[4 + world] = f"{lines[4 + world]} x{world}:y"
+            if rank == 1:
+                lines[4 + world] = f"{lines[4 + world]} x{world}:y"
             (folder / f"garbled-{world}-{rank}.svm").write_text("\n".join(lines) + "\n")
 
 

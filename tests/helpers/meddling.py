@@ -22,7 +22,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import tap
-from two_worlds import RANK, SIZE, read_files, repeatable
+from two_worlds import OWN, RANK, SIZE, read_files, repeatable
 
 from dpmpi.run import main
 
@@ -85,14 +85,19 @@ class Runs:
 
 
 def others(files, first):
-    """Return the files that are other than in the first run; a ledger of a run that ended early may be shorter."""
+    """Return the files that are other than in the first run.
+
+    A ledger of a run that ended early may be shorter, and what a rank keeps to itself may differ.
+    """
     found = []
-    for name, (content, _) in files.items():
+    for name, (content, mode) in files.items():
         known = first.get(name, (b"", 0))[0]
-        lines = entries(content) if name.endswith(".jsonl") and "ledger" in name else None
-        if lines is not None and lines == entries(known)[: len(lines)]:
-            continue
-        if content != known:
+        if "ledger" in name and name.endswith(".jsonl"):
+            lines = entries(content)
+            same = lines == entries(known)[: len(lines)]
+        else:
+            same = content == known or (OWN.search(name) is not None and not mode & 0o077)
+        if not same:
             found.append(name)
     return sorted(found)
 
