@@ -62,6 +62,7 @@ class Wire:
     kept: list = field(default_factory=list)
     """All requests and buffers: MPI may write to those of a run that has ended before its last message came."""
     real_abort: bool = False
+    """Whether an abort ends the processes after all."""
     made: int = 0
     aborted: bool = False
     """Whether a run was ever aborted: then MPI may have requests that nobody will complete."""
@@ -100,7 +101,7 @@ def tapped(wire):
     for name, value in advice(os.environ).items():
         os.environ.setdefault(name, value)
     mpi4py.rc.thread_level = "multiple" if heartbeats(os.environ) else "single"
-    mpi4py.rc.finalize = False  # pending requests of runs that were aborted would make it wait
+    mpi4py.rc.finalize = wire.real_abort  # pending requests of runs that were aborted would make it wait
     from mpi4py import MPI  # noqa: PLC0415 - importing initialises MPI
 
     mpi4py.MPI = _stand_in(MPI, wire)
