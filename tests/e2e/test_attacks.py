@@ -15,12 +15,13 @@ import needs
 import numpy as np
 import pytest
 from contract import RANKS, write_worlds
-from launcher import finish, start
+from launcher import finish, start, survivors, wait_until
 
 from dpmpi.commands.dispatch import main as command
 from dpmpi.core.files import read_toml
 from dpmpi.network.launcher import Launcher
 from dpmpi.privacy.ledger import recorded_runs
+from dpmpi.runtime.flags import from_text
 
 pytestmark = needs.mpi
 
@@ -154,6 +155,14 @@ def test_a_poisoned_cache_of_the_accountant_lowers_no_noise(folder, right):
         cache.write_text(json.dumps(poison))
 
 
+@pytest.mark.parametrize("message", [1, 6, 20, 28])
+def test_a_changed_control_byte_ends_all_processes_and_names_its_sender(folder, message):
+    done = attacked(folder, f"flip {message}", *CALIBRATED, *SEALED, "--out", folder / "run")
+    refusal(done, r"of rank [02]|than on rank 1|on rank [02]")
+    assert not (folder / "run" / "summary.json").exists()
+    assert wait_until(lambda: not survivors(folder), 20)
+
+
 # --- 3: a resume from another's disk ----------------------------------------------------------------------------------
 
 GOING_ON = ("--epsilon", 1, "--budget", 1, "--checkpoint-every", 2, *SEALED, "--out", "run")
@@ -177,22 +186,42 @@ def edit(file, old, new):
     file.write_text(re.sub(old, new, text))
 
 
-def edited_settings(old, new):
-    """Return an edit of config.toml, and of the digest of the settings wherever rank 0 has written it down."""
+def edited_settings(old, new, *, from_the_beginning):
+    """Return an edit of config.toml, and of the digest of the settings wherever rank 0 has written it down.
+
+    Its checkpoints have the digest too: an attacker may change that, or remove them, so that the run begins again.
+    """
 
     def change(run):
         before = digest(run)
         edit(run / "config.toml", old, new)
-        for file in (*run.glob("checkpoint/manifest.json"), *run.glob("ledger/*.jsonl")):
-            file.write_text(file.read_text().replace(before, digest(run)))
+        manifest = run / "checkpoint/manifest.json"
+        manifest.write_text(manifest.read_text().replace(before, digest(run)))
+        rewrite(
+            run / "ledger/rank-000.jsonl", lambda entry: entry | {"config": digest(run)} if "config" in entry else entry
+        )
+        if from_the_beginning:
+            shutil.rmtree(run / "checkpoint")
 
     return change
 
 
 def digest(run):
-    from dpmpi.runtime.flags import from_text  # noqa: PLC0415
+    """Return the digest of the settings in a run directory."""
+    config = run / "config.toml"
+    return from_text(config.read_text(), config, {}).digest()
 
-    return from_text((run / "config.toml").read_text(), run / "config.toml", {}).digest()
+
+def rewrite(ledger, change):
+    """Write a ledger anew with changed entries, and hashes that go on as if nothing had happened."""
+    prev, lines = "", []
+    for line in ledger.read_text().splitlines():
+        entry = json.loads(line)
+        entry.pop("hash")
+        entry = change(entry | {"prev": prev or entry["prev"]})
+        prev = hashlib.sha256(json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        lines.append(json.dumps(entry | {"hash": prev}, sort_keys=True, separators=(",", ":")))
+    ledger.write_text("\n".join(lines) + "\n")
 
 
 def removed(pattern):
@@ -205,11 +234,15 @@ def removed(pattern):
     return change
 
 
-EDITS = {
-    "less noise": edited_settings(r"epsilon = 1.0", "epsilon = 4991.0"),
-    "no seal": edited_settings(r'seal = true\nkeys = "[^"]*"', "seal = false"),
-    "no budget": edited_settings(r'budget = "1"\n', ""),
-    "a reference": edited_settings(r"reference = false", "reference = true"),
+SETTINGS = {
+    "less noise": (r"epsilon = 1.0", "epsilon = 4991.0"),
+    "no seal": (r'seal = true\nkeys = "[^"]*"', "seal = false"),
+    "no budget": (r'budget = "1"\n', ""),
+    "a reference": (r"reference = false", "reference = true"),
+}
+EDITS = {name: edited_settings(*words, from_the_beginning=False) for name, words in SETTINGS.items()}
+EDITS |= {f"{name}, again": edited_settings(*words, from_the_beginning=True) for name, words in SETTINGS.items()}
+EDITS |= {
     "no config": removed("config.toml"),
     "no ledger": removed("ledger/rank-000.jsonl"),
     "no checkpoint": removed("checkpoint/*.state"),
@@ -224,7 +257,7 @@ def test_an_edited_disk_of_rank_0_leads_to_a_refusal_and_nothing_else(stopped, t
     shutil.copytree(stopped, folder)
     EDITS[name](folder / "0" / "run")
     before = {rank: (folder / f"{rank}/run/ledger/rank-00{rank}.jsonl").read_bytes() for rank in (1, 2)}
-    done = attacked(folder, "own folders", "--resume", "run", "--keys", stopped / "keys")
+    done = attacked(folder, "own folders", "--resume", "run")
     if name == "no checkpoint" and done.code == 0:  # it may begin again: what was charged stays charged
         return
     refusal(done)
@@ -236,7 +269,7 @@ def test_an_edited_disk_of_rank_0_leads_to_a_refusal_and_nothing_else(stopped, t
 def test_without_an_edit_the_run_goes_on_and_every_domain_has_the_results(stopped, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(stopped, folder)
-    done = attacked(folder, "own folders", "--resume", "run", "--keys", stopped / "keys")
+    done = attacked(folder, "own folders", "--resume", "run")
     assert done.code == 0, done.err
     for name in ("config.toml", "summary.json", "model.npz"):
         found = {(folder / str(rank) / "run" / name).read_bytes() for rank in range(RANKS)}
@@ -262,27 +295,17 @@ def test_the_closing_of_shared_sums_shows_no_iterate(folder, seal):
 # --- 5: a rewritten ledger --------------------------------------------------------------------------------------------
 
 
-def forget_charges(ledger):
-    """Write a ledger anew with all counts zero, and a chain of hashes that holds."""
-    prev, lines = "", []
-    for line in ledger.read_text().splitlines():
-        entry = json.loads(line)
-        entry.pop("hash")
-        entry["prev"] = prev or entry["prev"]
-        if entry["type"] == "reserve":
-            entry["events"] = [[event, 0] for event, _ in entry["events"]]
-        if entry["type"] == "close":
-            entry["unused"] = 0
-        prev = hashlib.sha256(json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-        lines.append(json.dumps(entry | {"hash": prev}, sort_keys=True, separators=(",", ":")))
-    ledger.write_text("\n".join(lines) + "\n")
+def forget(entry):
+    """Return an entry of a ledger that has charged nothing."""
+    nothing = {"events": [[event, 0] for event, _ in entry.get("events", ())], "unused": 0}
+    return entry | {key: value for key, value in nothing.items() if key in entry}
 
 
 def test_a_rewritten_ledger_is_noticed_and_its_budget_does_not_come_back(folder):
     flags = ("--noise", 0.5, "--budget", 30, "--ledger", folder / "ledgers")
     done = attacked(folder, "none", *flags, "--out", folder / "first")
     assert done.code == 0, done.err
-    forget_charges(folder / "ledgers" / "rank-001.jsonl")
+    rewrite(folder / "ledgers" / "rank-001.jsonl", forget)
     done = attacked(folder, "none", *flags, "--out", folder / "second")
     refusal(done, "rank-001.jsonl")
     assert not (folder / "second" / "summary.json").exists()

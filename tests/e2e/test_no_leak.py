@@ -6,7 +6,7 @@ between two unrelated data sets: start, rounds, votes, checkpoints, a spent budg
 
 import needs
 import pytest
-from contract import SHARES, all_cases, case, interrupted, leaks_of, run_cases
+from contract import SHARES, all_cases, case, interrupted, leaks_of, run_cases, run_with_a_death
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.dispatch import main as command
@@ -60,6 +60,9 @@ OTHERS = {
     "a test set": (("--test-fraction", 0.3), {}),
     "calibrated": (("--epsilon", 1, "--batch", 6), {}),
     "narrow": (("--wire", "float32"), {}),
+    "domains": (("--out", "run"), {"domains": True}),
+    "sealed domains": (("--out", "run", "--seal", "--keys", "{keys}"), {"domains": True}),
+    "a ledger": (("--ledger", "{place}/ledgers"), {}),
 }
 REFUSED = {
     "nan": {"data": "nan"},
@@ -95,6 +98,23 @@ def test_the_error_of_a_bad_record_tells_others_not_which(others, name):
     assert "rank 1" in found[0]["said"]
     leaks = [leak for leak in leaks_of(found) if not leak.startswith("rank 1: printed")]  # its owner may see it
     assert not leaks, leaks
+
+
+DEATHS = {
+    "dp-dda": (),
+    "sealed dp-dda": ("--seal", "--keys", "{keys}"),
+    "shared dp-dda": (*SHARES, "--keys", "{keys}", "--noise-in", "sum"),
+    "admm": ("--algorithm", "admm", "--loss", "logistic"),
+}
+
+
+@needs.open_mpi()
+@pytest.mark.parametrize("name", DEATHS)
+def test_nothing_leaks_when_a_rank_dies_and_the_others_go_on(tmp_path, name):
+    assert command(["keys", "make", "4", str(tmp_path / "keys")]) == 0
+    one = case(tmp_path, "death", "--checkpoint-every", 4, *DEATHS[name])
+    found = run_with_a_death(tmp_path, one, 60)
+    assert not found, "\n".join(found[:12])
 
 
 # --- leaks on purpose ------------------------------------------------------------------------------------------------

@@ -81,13 +81,26 @@ class LowerNoise(Attack):
                 self.notes["changed"] = [old.decode(), new.decode()]
 
 
+class Flip(Attack):
+    """Somebody between the ranks changes the middle byte of one control message to rank 1."""
+
+    seen = 0
+
+    def on_wire(self, verb, parts):
+        if verb in tap.LASTING or RANK != 1 or not parts:
+            return
+        if self.seen == int(sys.argv[1].removeprefix("flip ")):
+            parts[0][min(parts[0].size // 2, 100)] ^= 4
+        self.seen += 1
+
+
 class LyingFirst(Attack):
-    """Rank 0 itself says that a billionth of the noise is enough."""
+    """Rank 0 itself says that a tenth of the noise is enough."""
 
     def begin(self):
         found = assembly.noise_levels
         if RANK == 0:
-            assembly.noise_levels = lambda *args: [1e-9 * sigma for sigma in found(*args)]
+            assembly.noise_levels = lambda *args: [0.1 * sigma for sigma in found(*args)]
 
 
 class Search(Attack):
@@ -147,10 +160,10 @@ class Die(Attack):
 
 
 ATTACKS = {"none": Attack, "own folders": OwnFolders, "stop": StopRank1, "lower noise": LowerNoise}
-ATTACKS |= {"lying first": LyingFirst, "search": Search, "die": Die}
+ATTACKS |= {"lying first": LyingFirst, "search": Search, "die": Die, "flip": Flip}
 
 if __name__ == "__main__":
-    _attack, _notes = ATTACKS[sys.argv[1]](), Path(sys.argv[2], f"{RANK}.json")
+    _attack, _notes = ATTACKS[sys.argv[1].rstrip(" 0123456789")](), Path(sys.argv[2], f"{RANK}.json")
     _real = tap.tapped(_attack.wire)
     _attack.wire.on_wire = _attack.on_wire
     _attack.begin()

@@ -1,11 +1,13 @@
 """The cases of the whole-process contract, and how a test runs them: see two_worlds.py."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from launcher import finish, start
 from plans import plan_of, settings_of
+from seen import leaks, read_files, read_seen
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.errors import ConfigError
@@ -36,23 +38,22 @@ def flags_of(folder, name, *flags, data=".npz"):
     known = ["--data", f"shards:{place}/data-{{rank}}{data}", "--out", f"{place}/run", "--rounds", ROUNDS, "--quiet"]
     known += ["--graph", "complete", "--penalty", "l2:0.1", "--deadline", 20]
     known += [] if "--epsilon" in flags else ["--noise", 0.5]
-    return [str(flag).replace("{keys}", str(folder / "keys")) for flag in (*known, *flags)]
+    return [
+        str(flag).replace("{keys}", str(folder / "keys")).replace("{place}", str(place)) for flag in (*known, *flags)
+    ]
 
 
-def case(folder, name, *flags, data="classes", suffix=".npz", plant=None):
-    return {
-        "name": name,
-        "data": data,
-        "plant": plant,
-        "starts": [{"flags": flags_of(folder, name, *flags, data=suffix)}],
-    }
+def case(folder, name, *flags, data="classes", suffix=".npz", **more):
+    """Return a case: one run; `more` may name a leak to plant, or ask for trust domains of one rank each."""
+    return {"name": name, "data": data, "starts": [{"flags": flags_of(folder, name, *flags, data=suffix)}], **more}
 
 
 def interrupted(folder, name, *flags, **more):
     """Return a case that is told to stop and is resumed."""
     found = case(folder, name, "--checkpoint-every", 2, *flags, **more)
     found["starts"][0]["stops"] = True
-    found["starts"].append({"flags": ["--resume", str(folder / name / "run"), "--quiet"]})
+    out = [flag for before, flag in pairwise(found["starts"][0]["flags"]) if before == "--out"][-1]
+    found["starts"].append({"flags": ["--resume", out, "--quiet"]})
     return found
 
 
@@ -86,10 +87,10 @@ def all_cases(folder):
     return found
 
 
-def write_worlds(folder):
+def write_worlds(folder, ranks=RANKS):
     """Write the shards of two worlds, which have nothing in common but their sizes."""
     for world in (0, 1):
-        for rank in range(RANKS):
+        for rank in range(ranks):
             draw = np.random.default_rng([world, rank])
             X = draw.uniform(-0.9, 0.9, (RECORDS, FEATURES))
             y = draw.choice([-1.0, 1.0], RECORDS)
@@ -130,6 +131,26 @@ def run_cases(folder, cases, limit, ulfm=False):
     missing = [one["name"] for one in cases if any(one["name"] not in rank for rank in told)]
     assert not missing, (missing, done.out, done.err)
     return {one["name"]: [rank[one["name"]] for rank in told] for one in cases}
+
+
+def run_with_a_death(folder, one, limit):
+    """Run a case in each world, with a last rank that dies; return the leaks of the others."""
+    write_worlds(folder, RANKS + 1)
+    (folder / "cases.json").write_text(json.dumps([one | {"dies": True}]))
+    files, codes = [], []
+    for world in (0, 1):
+        done = finish(start(RANKS + 1, folder / "cases.json", folder, world, program=(DRIVER,), ulfm=True), limit)
+        assert done.code == 0, done.err
+        files.append(read_files(folder / one["name"]))
+    found = []
+    for rank in range(RANKS):
+        first, second = (
+            read_seen(folder / f"seen-{world}-{rank}", files[world] if rank == 0 else {}) for world in (0, 1)
+        )
+        codes += first.codes
+        found += [f"rank {rank}: {leak}" for leak in leaks(first, second)]
+    assert codes == [0] * RANKS
+    return found
 
 
 def leaks_of(verdicts):

@@ -22,7 +22,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import tap
-from two_worlds import OWN, RANK, SIZE, read_files, repeatable
+from seen import OWN, read_files
+from two_worlds import RANK, SIZE, repeatable
 
 from dpmpi.run import main
 

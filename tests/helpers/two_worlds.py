@@ -11,6 +11,10 @@ Figures about the process are data too. So that they differ in any two runs, clo
 its memory is larger.
 
 FOLDER/verdict-RANK.json has for each case the exit codes, the number of buffers, and a line for each leak.
+
+    mpirun --with-ft ulfm -n 4 python two_worlds.py CASES.json FOLDER WORLD
+
+runs the first case in one world, in which the last rank dies, and writes all that was seen to FOLDER/seen-WORLD-RANK.
 """
 
 import dataclasses
@@ -20,15 +24,13 @@ import itertools
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
-import stat
 import sys
 import time
 import traceback
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -57,17 +59,17 @@ resource.getrusage = _larger
 
 import plants  # noqa: E402
 import tap  # noqa: E402
+from seen import Seen, leaks, read_files, write_seen  # noqa: E402
 
 from dpmpi.data.mean import Mean  # noqa: E402
 from dpmpi.data.shards import read_npz  # noqa: E402
 from dpmpi.data.source import Shard  # noqa: E402
+from dpmpi.network import handshake  # noqa: E402
 from dpmpi.network.launcher import launched_as  # noqa: E402
 from dpmpi.run import main  # noqa: E402
 from dpmpi.testing import DeafAgent  # noqa: E402
 
 RANK, SIZE = launched_as(os.environ)
-OWN = re.compile(r"rank-(\d+)")
-"""A file of one rank has its number in its name."""
 
 
 class Deaf(DeafAgent):
@@ -108,22 +110,35 @@ def repeatable(*labels):
     os.urandom = drawn
 
 
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """All that came out of one process, and, on the first one, of all their files."""
+@contextmanager
+def own_domain(place):
+    """Let this rank be in a folder and a trust domain of its own."""
+    folder = place / str(RANK)
+    folder.mkdir()
+    os.chdir(folder)
+    with mock.patch.object(handshake, "trust_domain", return_value=f"domain of rank {RANK}"):
+        yield
+    os.chdir(place.parent)
 
-    codes: tuple
-    sent: tuple
-    said: str
-    files: dict
+
+class Death:
+    """Kills the last rank in the middle of an exchange."""
+
+    exchanges = 0
+
+    def __call__(self, verb, parts):
+        if verb in tap.LASTING and RANK == SIZE - 1:
+            self.exchanges += 1
+            if self.exchanges > 5 * (SIZE - 1):
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Program:
     """The processes of all cases."""
 
-    def __init__(self, folder):
-        self.folder = Path(folder)
-        self.wire = tap.Wire(tap.shared_byte(self.folder / "ended"))
+    def __init__(self, folder, real_abort):
+        self.folder = folder
+        self.wire = tap.Wire(tap.shared_byte(folder / "ended"), real_abort=real_abort)
         self.real = tap.tapped(self.wire)
         self.world = self.real.COMM_WORLD
 
@@ -147,20 +162,22 @@ class Program:
         shutil.copy(data, place / f"data-{RANK}{data.suffix}")
         self.wire.reset()
         self.wire.ended[0] = 0
+        self.wire.on_wire = Death() if case.get("dies") else None
         self.world.Barrier()
         said, codes = io.StringIO(), []
-        with (
-            redirect_stdout(said),
-            redirect_stderr(said),
-            plants.planted(case.get("plant"), RANK),
-            private_means(place),
-        ):
+        with ExitStack() as stack:
+            for context in (redirect_stdout(said), redirect_stderr(said), private_means(place)):
+                stack.enter_context(context)
+            stack.enter_context(plants.planted(case.get("plant"), RANK))
+            if case.get("domains"):
+                stack.enter_context(own_domain(place))
             for k, start in enumerate(case["starts"]):
                 repeatable(case["name"], k)
                 codes.append(self.start(start["flags"], start.get("stops", False)))
-                self.world.Barrier()
+                if not case.get("dies"):
+                    self.world.Barrier()
                 self.wire.ended[0] = 0
-        files = read_files(place) if RANK == 0 else {}
+        files = read_files(place) if RANK == 0 and not case.get("dies") else {}
         shown = "".join(line for line in said.getvalue().splitlines(True) if "Ended:" not in line)
         return Seen(tuple(codes), tuple(self.wire.sent), shown, files)
 
@@ -178,47 +195,6 @@ class Program:
             return str(ended)
 
 
-def read_files(place):
-    """Return the content and mode of every file in the folders below this one."""
-    found = (path for path in sorted(place.rglob("*")) if path.is_file() and path.parent != place)
-    return {str(path.relative_to(place)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in found}
-
-
-def leaks(first, second):
-    """Yield a line for everything that differs between two worlds and is not a rank's own."""
-    if first.codes != second.codes:
-        yield f"exit codes {first.codes} and {second.codes}"
-    if first.said != second.said:
-        yield f"printed: {first.said[:600]!r} and {second.said[:600]!r}"
-    if len(first.sent) != len(second.sent):
-        yield f"the number of buffers: {len(first.sent)} and {len(second.sent)}"
-    for k, (one, other) in enumerate(zip(first.sent, second.sent, strict=False)):
-        if one != other:
-            yield f"buffer {k}, {one.where}: {difference(one.content, other.content)}"
-    for name in sorted(first.files.keys() | second.files.keys()):
-        yield from _file_leaks(name, first.files.get(name), second.files.get(name))
-
-
-def _file_leaks(name, one, other):
-    if one is None or other is None:
-        yield f"the file {name} is there in one world only"
-        return
-    if one[0] == other[0]:
-        return
-    if OWN.search(name) is None:
-        yield f"the file {name}: {difference(one[0], other[0])}"
-    elif one[1] & 0o077:
-        yield f"the file {name} of mode {one[1]:04o}: {difference(one[0], other[0])}"
-
-
-def difference(one, other):
-    """Return where two contents differ first, with what is around."""
-    pairs = enumerate(itertools.zip_longest(one, other))
-    at = next((k for k, (a, b) in pairs if a != b), 0)
-    around = slice(max(0, at - 60), at + 60)
-    return f"lengths {len(one)} and {len(other)}, from byte {at}: {one[around]!r} AND {other[around]!r}"
-
-
 def verdict(program, case):
     begin = time.clock_gettime(time.CLOCK_MONOTONIC)
     try:
@@ -231,11 +207,14 @@ def verdict(program, case):
 
 
 if __name__ == "__main__":
-    _cases, _folder = json.loads(Path(sys.argv[1]).read_text()), sys.argv[2]
+    _cases, _folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     os.chdir(_folder)
-    _program = Program(_folder)
-    _found = {}
+    _program, _found = Program(_folder, real_abort=len(sys.argv) > 3), {}
+    if len(sys.argv) > 3:
+        _seen = _program.see(_cases[0], int(sys.argv[3]))
+        write_seen(_folder / f"seen-{sys.argv[3]}-{RANK}", _seen)
+        sys.exit(_seen.codes[-1])
     for _case in _cases:
         _found[_case["name"]] = verdict(_program, _case)
-        Path(_folder, f"verdict-{RANK}.json").write_text(json.dumps(_found, indent=1))
+        (_folder / f"verdict-{RANK}.json").write_text(json.dumps(_found, indent=1))
     _program.close()
