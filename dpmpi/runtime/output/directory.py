@@ -82,8 +82,9 @@ class RunDirectory:
         return self.path / "metrics" / f"rank-{rank:03d}.jsonl"
 
     def write_waits(self, rank: int, waits: Mapping[str, Any]) -> None:
-        """Write a rank's waits."""
-        write_file(self.path / "waits" / f"rank-{rank:03d}.json", json.dumps(waits, allow_nan=False) + "\n")
+        """Write a rank's waits, readable for its owner alone: how long others took may depend on their data."""
+        path, text = self.path / "waits" / f"rank-{rank:03d}.json", json.dumps(waits, allow_nan=False) + "\n"
+        write_file(path, text, private=True)
 
     def write_figures(self, rank: int, figures: Mapping[str, Any]) -> None:
         """Write the figures of a rank's process, for its owner alone."""

@@ -1,0 +1,135 @@
+"""The whole-process contract: nothing that leaves a rank depends on its data but through releases (see two_worlds.py).
+
+Every buffer handed to MPI on every communicator, what the processes print and the files that they write are compared
+between two unrelated data sets: start, rounds, votes, checkpoints, a spent budget, a stop, a resume, the closing.
+"""
+
+import needs
+import pytest
+from contract import SHARES, all_cases, case, interrupted, leaks_of, run_cases, run_with_a_death
+
+from dpmpi.algorithms import ALGORITHMS
+from dpmpi.commands.dispatch import main as command
+
+pytestmark = needs.mpi
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("worlds")
+    assert command(["keys", "make", "3", str(found / "keys")]) == 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def methods(folder):
+    """The verdicts of all methods, in all ways to speak that go with them."""
+    cases = all_cases(folder)
+    return run_cases(folder, cases, 240)
+
+
+def show(verdicts):
+    return "\n".join(leaks_of(verdicts)[:12])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_method_leaks_in_whole_processes(methods, algorithm):
+    mine = {name: found for name, found in methods.items() if name.startswith(f"{algorithm}-")}
+    own = {name: found for name, found in mine.items() if longest(name) == algorithm}
+    assert f"{algorithm}-plain" in own
+    assert f"{algorithm}-sealed" in own
+    for name, found in own.items():
+        for one in found:
+            assert one["codes"] == [75, 0], (name, one["said"])
+            assert one["buffers"] > 30
+        assert not leaks_of(found), f"{name}\n{show(found)}"
+
+
+def longest(name):
+    """Return the method whose case has this name: names of methods begin with each other."""
+    return max((one for one in ALGORITHMS if name.startswith(f"{one}-")), key=len)
+
+
+OTHERS = {
+    "batches": (("--batch", 4), {}),
+    "one record": (("--batch", 1), {}),
+    "sparse": ((), {"data": "sparse"}),
+    "text": (("--dimension", 4), {"data": "text", "suffix": ".svm"}),
+    "admm on sparse rows": (("--algorithm", "admm", "--loss", "logistic"), {"data": "sparse"}),
+    "sealed shares": (("--algorithm", "ip-admm", *SHARES, "--seal", "--keys", "{keys}"), {}),
+    "a test set": (("--test-fraction", 0.3), {}),
+    "calibrated": (("--epsilon", 1, "--batch", 6), {}),
+    "narrow": (("--wire", "float32"), {}),
+    "domains": (("--out", "run"), {"domains": True}),
+    "sealed domains": (("--out", "run", "--seal", "--keys", "{keys}"), {"domains": True}),
+    "a ledger": (("--ledger", "{place}/ledgers"), {}),
+}
+REFUSED = {
+    "nan": {"data": "nan"},
+    "infinite": {"data": "infinite"},
+    "labels": {"data": "labels"},
+    "garbled": {"data": "garbled", "suffix": ".svm"},
+}
+
+
+@pytest.fixture(scope="module")
+def others(folder):
+    """The verdicts of other settings and of data that are refused."""
+    found = []
+    for name, (flags, more) in OTHERS.items():
+        found.append(interrupted(folder, name.replace(" ", "-"), *flags, **more))
+        found.append(case(folder, name.replace(" ", "-") + "-at-once", *flags, **more))
+    found += [case(folder, name, "--dimension", 4, **more) for name, more in REFUSED.items()]
+    return run_cases(folder, found, 120)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_setting_leaks(others, name):
+    name = name.replace(" ", "-")
+    for found in (others[name], others[f"{name}-at-once"]):
+        assert all(one["codes"][-1] == 0 for one in found), found[0]["said"]
+        assert not leaks_of(found), show(found)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_error_of_a_bad_record_tells_others_not_which(others, name):
+    found = others[name]
+    assert all(one["codes"] == [2] for one in found), found
+    assert "rank 1" in found[0]["said"]
+    leaks = [leak for leak in leaks_of(found) if not leak.startswith("rank 1: printed")]  # its owner may see it
+    assert not leaks, leaks
+
+
+DEATHS = {
+    "dp-dda": (),
+    "sealed dp-dda": ("--seal", "--keys", "{keys}"),
+    "shared dp-dda": (*SHARES, "--keys", "{keys}", "--noise-in", "sum"),
+    "admm": ("--algorithm", "admm", "--loss", "logistic"),
+}
+
+
+@needs.open_mpi()
+@pytest.mark.parametrize("name", DEATHS)
+def test_nothing_leaks_when_a_rank_dies_and_the_others_go_on(tmp_path, name):
+    assert command(["keys", "make", "4", str(tmp_path / "keys")]) == 0
+    one = case(tmp_path, "death", "--checkpoint-every", 4, *DEATHS[name])
+    found = run_with_a_death(tmp_path, one, 60)
+    assert not found, "\n".join(found[:12])
+
+
+# --- leaks on purpose ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planted(folder):
+    cases = [interrupted(folder, name.replace(" ", "-"), plant=name) for name in PLANTS]
+    return run_cases(folder, cases, 60)
+
+
+PLANTS = {"timing": "summary.json", "row error": "found another in row", "vote": "", "unnoised": "Send_init"}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_leak_is_caught(planted, name):
+    found = leaks_of(planted[name.replace(" ", "-")])
+    assert any(PLANTS[name] in leak for leak in found), found

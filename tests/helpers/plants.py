@@ -1,0 +1,69 @@
+"""Leaks on purpose, to see that the contract of two worlds catches them: each is put into a running process by name."""
+
+import time
+from contextlib import contextmanager, nullcontext
+from unittest import mock
+
+import numpy as np
+
+from dpmpi.core import Agent
+from dpmpi.data import shards
+from dpmpi.errors import DataError
+from dpmpi.runtime import settings, trainer
+from dpmpi.runtime.recovery.votes import Votes
+
+
+def planted(name, rank):
+    """Plant a leak while the context lasts; None plants nothing."""
+    return nullcontext() if name is None else LEAKS[name](rank)
+
+
+def timing(rank):
+    """Put a figure of the process into the summary."""
+    summarise = trainer.summarise
+    return mock.patch.object(trainer, "summarise", lambda *a, **k: summarise(*a, **k) | {"took": time.process_time()})
+
+
+def row_error(rank):
+    """Refuse records with the number of a row that depends on what the rows hold."""
+    make = settings.LocalProblem
+
+    def refuse(rows, *more):
+        if rank == 1:
+            raise DataError(f"expected a smaller number, found another in row {rows.matrix[:, 0].argmax()}")
+        return make(rows, *more)
+
+    return mock.patch.object(settings, "LocalProblem", refuse)
+
+
+@contextmanager
+def vote(rank):
+    """Vote by what the records hold."""
+    read, look, secret = shards.read_npz, Votes.look, []
+
+    def remember(path):
+        rows, labels = read(path)
+        secret.append(float(rows.matrix[0, 0]))
+        return rows, labels
+
+    def biased(self, *wishes):
+        return look(self, *wishes[:-1], wishes[-1] - 1e-9 * (1.0 + secret[-1]))
+
+    with mock.patch.object(shards, "read_npz", remember), mock.patch.object(Votes, "look", biased):
+        yield
+
+
+def unnoised(rank):
+    """Let a billionth of each value through beside its noise."""
+    release = Agent.release
+
+    def leaky(self, query, scale=1.0, part=0):
+        value = query.value.copy()
+        said = release(self, query, scale, part)
+        np.add(query.value, 1e-9 * value, out=query.value)
+        return said
+
+    return mock.patch.object(Agent, "release", leaky)
+
+
+LEAKS = {"timing": timing, "row error": row_error, "vote": vote, "unnoised": unnoised}

@@ -1,0 +1,220 @@
+"""Runs cases twice in real processes, over two unrelated data sets of one public shape, and says what differs.
+
+    mpirun -n 3 python two_worlds.py CASES.json FOLDER
+
+Each case is a run of `dpmpi.run` on `shards:` data. Releases are deaf: a query is emptied when it is charged, so its
+noise is all that is left. All randomness is repeatable, noise and keys included. What still differs between the two
+worlds is data that got out by another way: in a buffer handed to MPI, in what a process prints, in a file that is not a
+rank's own, or in one of its own that others may read.
+
+Figures about the process are data too. So that they differ in any two runs, clocks run faster in the second world and
+its memory is larger.
+
+FOLDER/verdict-RANK.json has for each case the exit codes, the number of buffers, and a line for each leak.
+
+    mpirun --with-ft ulfm -n 4 python two_worlds.py CASES.json FOLDER WORLD
+
+runs the first case in one world, in which the last rank dies, and writes all that was seen to FOLDER/seen-WORLD-RANK.
+"""
+
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+WORLD = 0
+
+
+def _running_faster(real, rate):
+    begin = real()
+    return lambda: begin + (real() - begin) * (1.0 + rate * WORLD)
+
+
+for _clock in ("perf_counter", "process_time", "time", "thread_time"):
+    setattr(time, _clock, _running_faster(getattr(time, _clock), 2.0))
+time.monotonic = _running_faster(time.monotonic, 0.25)
+_getrusage = resource.getrusage
+
+
+def _larger(who):
+    usage = list(_getrusage(who))
+    usage[0] += WORLD
+    usage[2] *= 1 + WORLD
+    return resource.struct_rusage(usage)
+
+
+resource.getrusage = _larger
+
+import plants  # noqa: E402
+import tap  # noqa: E402
+from seen import Seen, leaks, read_files, write_seen  # noqa: E402
+
+from dpmpi.data.mean import Mean  # noqa: E402
+from dpmpi.data.shards import read_npz  # noqa: E402
+from dpmpi.data.source import Shard  # noqa: E402
+from dpmpi.network import handshake  # noqa: E402
+from dpmpi.network.launcher import launched_as  # noqa: E402
+from dpmpi.run import main  # noqa: E402
+from dpmpi.testing import DeafAgent  # noqa: E402
+
+RANK, SIZE = launched_as(os.environ)
+
+
+class Deaf(DeafAgent):
+    """An agent whose queries are emptied, those inside of an objective included."""
+
+    def release_inside(self, query, solve, scale=1.0):
+        return super().release_inside(query, lambda value: None, scale)
+
+
+def deafen(job):
+    seats = job.engine.seats
+    for k, seat in enumerate(seats):
+        fields = {f.name: getattr(seat.agent, f.name) for f in dataclasses.fields(seat.agent)}
+        seats[k] = dataclasses.replace(seat, agent=Deaf(**fields))
+
+
+def private_means(place):
+    """Let the one source for means, which is public, read the shard of this rank instead, as if it were private."""
+
+    def load(self, survey, rank, size):
+        rows, labels = read_npz(place / f"data-{rank}.npz")
+        return Shard(rows, 0.0 * labels, type(rows)(rows.matrix[:0]), labels[:0])
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Mean, "load", load))
+    stack.enter_context(mock.patch.object(Mean, "private", True))
+    return stack
+
+
+def repeatable(*labels):
+    """Let all keys and names of runs that are drawn be the same again. Names of temporary files come from elsewhere."""
+    counter = itertools.count()
+
+    def drawn(count):
+        seed = hashlib.sha256(repr((labels, RANK, next(counter))).encode()).digest()
+        return random.Random(seed).randbytes(count)
+
+    os.urandom = drawn
+
+
+@contextmanager
+def own_domain(place):
+    """Let this rank be in a folder and a trust domain of its own."""
+    folder = place / str(RANK)
+    folder.mkdir()
+    os.chdir(folder)
+    with mock.patch.object(handshake, "trust_domain", return_value=f"domain of rank {RANK}"):
+        yield
+    os.chdir(place.parent)
+
+
+class Death:
+    """Kills the last rank in the middle of an exchange."""
+
+    exchanges = 0
+
+    def __call__(self, verb, parts):
+        if verb in tap.LASTING and RANK == SIZE - 1:
+            self.exchanges += 1
+            if self.exchanges > 5 * (SIZE - 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Program:
+    """The processes of all cases."""
+
+    def __init__(self, folder, real_abort):
+        self.folder = folder
+        self.wire = tap.Wire(tap.shared_byte(folder / "ended"), real_abort=real_abort)
+        self.real = tap.tapped(self.wire)
+        self.world = self.real.COMM_WORLD
+
+    def close(self):
+        """End all processes; by force if a run was aborted: its requests are pending."""
+        self.world.Barrier()
+        if self.world.allreduce(self.wire.aborted):
+            os._exit(0)
+        self.real.Finalize()
+
+    def see(self, case, world):
+        """Run a case in one world."""
+        global WORLD  # noqa: PLW0603 - the clocks of the process ask
+        WORLD = world
+        place = self.folder / case["name"]
+        if RANK == 0:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+        self.world.Barrier()
+        [data] = self.folder.glob(f"{case['data']}-{world}-{RANK}.*")
+        shutil.copy(data, place / f"data-{RANK}{data.suffix}")
+        self.wire.reset()
+        self.wire.ended[0] = 0
+        self.wire.on_wire = Death() if case.get("dies") else None
+        self.world.Barrier()
+        said, codes = io.StringIO(), []
+        with ExitStack() as stack:
+            for context in (redirect_stdout(said), redirect_stderr(said), private_means(place)):
+                stack.enter_context(context)
+            stack.enter_context(plants.planted(case.get("plant"), RANK))
+            if case.get("domains"):
+                stack.enter_context(own_domain(place))
+            for k, start in enumerate(case["starts"]):
+                repeatable(case["name"], k)
+                codes.append(self.start(start["flags"], start.get("stops", False)))
+                if not case.get("dies"):
+                    self.world.Barrier()
+                self.wire.ended[0] = 0
+        files = read_files(place) if RANK == 0 and not case.get("dies") else {}
+        shown = "".join(line for line in said.getvalue().splitlines(True) if "Ended:" not in line)
+        return Seen(tuple(codes), tuple(self.wire.sent), shown, files)
+
+    def start(self, flags, stops):
+        """Start a run, and let the second rank be told to stop if it is to be resumed; return its exit code."""
+
+        def attend(job):
+            deafen(job)
+            if stops and RANK == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+        try:
+            return main(flags, attend=attend)
+        except tap.Ended as ended:
+            return str(ended)
+
+
+def verdict(program, case):
+    begin = time.clock_gettime(time.CLOCK_MONOTONIC)
+    try:
+        first, second = (program.see(case, world) for world in (0, 1))
+        found = {"codes": first.codes, "said": first.said, "buffers": len(first.sent)}
+        found["leaks"] = list(leaks(first, second))
+    except Exception:
+        found = {"codes": [], "said": "", "buffers": 0, "leaks": [traceback.format_exc()]}
+    return found | {"seconds": round(time.clock_gettime(time.CLOCK_MONOTONIC) - begin, 3)}
+
+
+if __name__ == "__main__":
+    _cases, _folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    os.chdir(_folder)
+    _program, _found = Program(_folder, real_abort=len(sys.argv) > 3), {}
+    if len(sys.argv) > 3:
+        _seen = _program.see(_cases[0], int(sys.argv[3]))
+        write_seen(_folder / f"seen-{sys.argv[3]}-{RANK}", _seen)
+        sys.exit(_seen.codes[-1])
+    for _case in _cases:
+        _found[_case["name"]] = verdict(_program, _case)
+        (_folder / f"verdict-{RANK}.json").write_text(json.dumps(_found, indent=1))
+    _program.close()
