@@ -34,8 +34,11 @@ from typing import NoReturn
 
 from dpmpi.errors import (
     INTERRUPTED,
+    CheckpointError,
+    ConfigError,
     CutOff,
     DpmpiError,
+    LedgerError,
     NeighbourSilent,
     Preempted,
     ProtocolError,
@@ -49,6 +52,8 @@ from dpmpi.network.stall import Stall, explain, read_stalls, write_stall
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import RunDirectory
 
+PUBLIC = (ConfigError, LedgerError, CheckpointError, ProtocolError, SealBroken, Preempted)
+"""Errors whose words depend on no record, so that other ranks may hear them."""
 SPEAK_FIRST_SECONDS, SPEAK_FIRST_SHARE = 5.0, 5.0
 """How long the other ranks let the first one speak, at least, and in multiples of the time they took to get there: many
 ranks on a busy machine start seconds apart."""
@@ -240,9 +245,10 @@ def _tell_the_others(world: World, error: BaseException) -> None:
     """Let all ranks end where MPI is fault tolerant: it ends this one alone, and the others would take it for dead."""
 
     def fail() -> None:
-        if isinstance(error, DpmpiError) and not isinstance(error, RankLost):  # a loss is not told: all see it
+        if isinstance(error, PUBLIC) and not isinstance(error, RankLost):  # a loss is not told: all see it
             raise error
-        raise DpmpiError(f"{type(error).__name__}: {error}")
+        told = str(error) if isinstance(error, RankLost) else "it says why on its own terminal"
+        raise DpmpiError(f"rank {world.ranks[0]} failed ({type(error).__name__}): {told}")
 
     with suppress(DpmpiError):
         fail_together(world.shrink()[0], fail)

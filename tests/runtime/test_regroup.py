@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from plans import settings_of
 
-from dpmpi.errors import DpmpiError, RankLost
+from dpmpi.errors import DataError, DpmpiError, RankLost
 from dpmpi.network.graph import Graph, make_graph
 from dpmpi.network.handshake import meet
 from dpmpi.network.transport.loopback import LoopbackTransport
@@ -168,7 +168,24 @@ def test_a_rank_that_ends_while_starting_tells_the_others_that_one_was_lost(monk
         told.append(error)
 
     monkeypatch.setattr(failure, "fail_together", keep)
-    failure._tell_the_others(SimpleNamespace(shrink=lambda: (LoopbackTransport(1), [0])), RankLost("a rank has died"))
+    world = SimpleNamespace(ranks=(2,), shrink=lambda: (LoopbackTransport(1), [0]))
+    failure._tell_the_others(world, RankLost("a rank has died"))
     [error] = told
     assert not error.errisinstance(RankLost)  # which a collective would not pass on
     assert "a rank has died" in str(error.value)
+
+
+def test_others_do_not_hear_what_depends_on_the_records(monkeypatch):
+    told = []
+
+    def keep(_, fail):
+        with pytest.raises(DpmpiError) as error:
+            fail()
+        told.append(str(error.value))
+
+    monkeypatch.setattr(failure, "fail_together", keep)
+    world = SimpleNamespace(ranks=(2,), shrink=lambda: (LoopbackTransport(1), [0]))
+    for error in (DataError("found 17.3 in row 5"), ZeroDivisionError("17.3")):
+        failure._tell_the_others(world, error)
+        assert "17.3" not in told[-1]
+        assert told[-1].startswith(f"rank 2 failed ({type(error).__name__})")
