@@ -601,3 +601,28 @@ def test_the_figure_of_random_weights(tmp_path, capsys):
 def test_a_report_is_about_one_thing(words):
     with pytest.raises(ConfigError, match="or --figure gamma without one"):
         main(words)
+
+
+def test_a_report_shows_the_seconds_that_are_at_hand(tmp_path):
+    """Ranks with private shards keep their figures: a report merges the files that it is given."""
+    for rank in range(3):
+        X = np.random.default_rng(rank).normal(size=(20, 3))
+        np.savez(tmp_path / f"shard-{rank}.npz", X=X, y=np.sign(X[:, 0]))
+    data = ("--data", f"shards:{tmp_path}/shard-{{rank}}.npz", "--noise", "1", "--delta", "1e-3")
+    assert train(["--loopback", "3", "--rounds", "5", *data, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["timings"] == "own"
+    assert [summary[name] for name in ("wall_seconds", "started", "rounds_per_second", "cost")] == [None] * 4
+    for record in summary["per_rank"]:
+        assert {record[name] for name in ("wait_seconds", "core_seconds", "max_rss_mb")} == {None}
+    files = sorted((tmp_path / "run" / "process").iterdir())
+    assert [file.name for file in files] == [f"rank-00{rank}.json" for rank in range(3)]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    for missing in (None, *files):
+        if missing is not None:
+            missing.unlink()
+        found = read_run(tmp_path / "run").summary
+        known = [record["core_seconds"] is not None for record in found["per_rank"]]
+        assert sum(known) == len(list((tmp_path / "run" / "process").iterdir()))
+        assert (found["wall_seconds"] is not None) == any(known)
+        assert main([str(tmp_path / "run")]) == 0

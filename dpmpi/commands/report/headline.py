@@ -89,9 +89,10 @@ def tiles(run: Run) -> str:
         shown.append(page.tile("certified epsilon", f"{max(epsilon, spent(worst)):.3g}{budget}", below))
     below = f"{sent['messages']:,} messages; {by_thousands(sent['bytes'] / summary['ranks'], 'B')} a rank"
     shown.append(page.tile("bytes sent", by_thousands(sent["bytes"], "B"), below))
-    training, speed = summary["rounds"] / summary["rounds_per_second"], summary["rounds_per_second"]
-    below = f"training {training:.3g} s, {speed:.3g} rounds a second"
-    shown.append(page.tile("time", f"{summary['wall_seconds']:.3g} s", below))
+    if summary["wall_seconds"] is not None:
+        training, speed = summary["rounds"] / summary["rounds_per_second"], summary["rounds_per_second"]
+        below = f"training {training:.3g} s, {speed:.3g} rounds a second"
+        shown.append(page.tile("time", f"{summary['wall_seconds']:.3g} s", below))
     return page.tiles(shown)
 
 

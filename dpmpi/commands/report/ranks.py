@@ -89,12 +89,15 @@ def draw_epsilons(
     return Drawing(paint, heading=("rank", "epsilon", "budget", "epsilon_theorem"), rows=rows)
 
 
-def draw_times(ranks: Sequence[dict[str, Any]], crowding: float = 0.0) -> Drawing:
+def draw_times(everybody: Sequence[dict[str, Any]], crowding: float = 0.0) -> Drawing | None:
     """Return where every rank's seconds went, as stacked bars; of very many ranks the means of blocks of them.
 
     Where ranks share cores, `crowding` is the share of the time that belongs to others: waiting up to that is shown as
-    their turn.
+    their turn. Ranks that keep their seconds to themselves are left out; None if all do.
     """
+    ranks = [record for record in everybody if record["compute_seconds"] is not None]
+    if not ranks:
+        return None
     table = np.array([[seconds(record)[part] for part in PARTS] for record in ranks])
     if not np.isfinite(table).all():
         raise ValueError("expected finite seconds of each rank, found others")
@@ -223,7 +226,8 @@ def columns(waits: Waits, begin: float, width: float, count: int) -> list[dict[i
 
 def draw_pairs(ranks: Sequence[dict[str, Any]]) -> Drawing | None:
     """Return who waited for whom as a square of shades, many ranks in blocks; None if nobody waited."""
-    pairs = {(r["rank"], int(peer)): t["wait_seconds"] for r in ranks for peer, t in r["neighbours"].items()}
+    told = [(r["rank"], int(peer), t["wait_seconds"]) for r in ranks for peer, t in r["neighbours"].items()]
+    pairs = {(rank, peer): seconds for rank, peer, seconds in told if seconds is not None}
     total = sum(pairs.values())
     if not total > 0:
         return None

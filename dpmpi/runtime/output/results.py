@@ -112,7 +112,8 @@ class Run:
         cost = self.summary.get("cost")
         if cost is not None:
             return cost["ranks_per_host"] is None
-        return not any(record["wait_seconds"] for record in self.summary["per_rank"])
+        waits = [record["wait_seconds"] for record in self.summary["per_rank"]]
+        return None not in waits and not any(waits)
 
     def number(self, key: str) -> float | None:
         """Return a number of the summary by its dotted key, None if it is not there or null."""
