@@ -16,6 +16,7 @@ from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import GaussianFilter, RdpFilter
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.ledger import Ledger, read_ledger, recorded_spending
+from dpmpi.privacy.ledger_proofs import place_file
 from dpmpi.run import main
 from dpmpi.runtime.budget import allowance, filter_order, lock_ledger, read_budget
 from dpmpi.runtime.config import Config
@@ -165,6 +166,10 @@ def test_a_ledger_that_is_gone_is_missed(tmp_path, capsys):
     assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
     assert f"expected the ledger {path} beside its key, found none" in capsys.readouterr().err
     path.with_suffix(".key").unlink()
+    assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
+    assert f"expected the ledger that {path} was" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+    place_file(path).unlink()  # the owner says that nothing was charged
     run(tmp_path / "two", *flags)
 
 
