@@ -5,6 +5,7 @@ import os
 import stat
 
 import pytest
+from altered import rehash
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -14,7 +15,7 @@ from dpmpi.crypto.keys import Identity
 from dpmpi.errors import LedgerError
 from dpmpi.privacy import ledger_proofs
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.ledger import FIRST, Ledger, _hash, _line, check_proofs, read_lines, recorded_spending
+from dpmpi.privacy.ledger import Ledger, check_proofs, read_lines, recorded_spending
 from dpmpi.privacy.ledger_proofs import LedgerKey, head_file, heads_folder, make_key, place_file, read_head, read_key
 
 EVENT = ReleaseEvent("gaussian", 0.5, 0.01, Sampling("poisson", 16.0, 200))
@@ -33,17 +34,6 @@ def spend(path, count, header=HEADER, **how):
             ledger.charge(EVENT, t)
         ledger.close()
         return ledger.head()
-
-
-def rehash(path, change, key=None):
-    """Rewrite a ledger as somebody would who knows its format; with `key` also the macs, as its owner could."""
-    prev, lines = FIRST, []
-    for line in read_lines(path):
-        entry = line.entry | {"prev": prev}
-        change(entry)
-        prev = _hash(entry)
-        lines.append(_line(entry | {"hash": prev, "mac": line.mac if key is None else key.mac(prev)}))
-    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def forget(entry):
