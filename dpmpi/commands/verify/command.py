@@ -123,12 +123,15 @@ def check_rank(rank: int, facts: Facts, plan: Plan, price: Pricer) -> Replay:
 
 
 def check_lost(name: int, facts: Facts, price: Pricer) -> Replay:
-    """Price the ledger of a rank that was lost on the way against what the others said that it can be at most."""
+    """Price the ledger of a rank that was lost on the way against what the others said that it can be at most.
+
+    They cannot know how far it came, so their figure may be above any bound of what it was.
+    """
     spending, privacy = facts.ledgers[name].spending, facts.summary["privacy"]
     found = price(name, spending, private=all(event.noise != "none" for event in spending))
     if not privacy["private"] or found.epsilon is None:
         return found
-    return replace(found, problems=tuple(_wrong_claim(privacy["epsilon_lost"], found)))
+    return replace(found, problems=tuple(_wrong_claim(privacy["epsilon_lost"], replace(found, rdp=None))))
 
 
 def _wrong_claim(claimed: Any, found: Replay) -> list[str]:
