@@ -97,6 +97,19 @@ def test_what_could_not_be_checked_is_said(tmp_path, capsys):
     assert "could not be checked" in capsys.readouterr().out.splitlines()[0]
 
 
+def test_who_has_only_their_own_ledger_checks_that(tmp_path):
+    out = run(tmp_path / "run", *KINDS["sum"])
+    for rank in (0, 2):
+        ledger(out, rank).unlink()
+    found = verify(out)
+    assert [bool(rank.problems) for rank in found] == [True, False, True]
+    assert not any("plan" in text for text in found[1].unchecked)
+    head_file(read_key(ledger(out))).unlink()
+    rehash(ledger(out), ten_times, read_key(ledger(out)))
+    adapt(out, lambda record: record.update(sigma=10 * record["sigma"]))
+    assert "expected noise" in problems(out)
+
+
 def test_no_cache_is_believed(tmp_path, monkeypatch):
     """A run whose cache says a third of every price has too little noise, and says that it has enough."""
     true = accountants.certified_epsilon

@@ -9,7 +9,7 @@ a budget or a crash ended it; that it is not too short is what the schedule says
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +44,20 @@ class Facts:
     def members(self, start: Start) -> list[int]:
         """Return the ranks that a start went on with."""
         return list(start.header.get("members") or range(self.origin))
+
+    def records(self, name: int) -> int:
+        """Return how many records a rank has: a public fact, which the ranks' plans depend on."""
+        told = [one["samples"] for one in self.summary["per_rank"] if one["rank"] == name]
+        told += [one.header["records"] for one in self.ledgers[name].starts]
+        if not told:
+            raise LookupError(f"the ledger of rank {name} cannot be read")
+        return int(told[0])
+
+    def before(self, name: int, start: Start) -> Counter[ReleaseEvent]:
+        """Return what a rank had charged for the run when it went on by `start`."""
+        if start.incarnation and not self.ledgers[name].starts:
+            raise LookupError(f"the ledger of rank {name} cannot be read")
+        return self.ledgers[name].before(start.incarnation)
 
     def stopped(self, name: int) -> float:
         """Return the round from which on a rank released nothing."""
@@ -92,10 +106,8 @@ def check_charges(facts: Facts, name: int) -> tuple[list[str], list[str]]:
 def _plan_of(facts: Facts, start: Start) -> tuple[Plan, list[Spent]]:
     """Return the plan of a start, and what each of its ranks had charged and made by then."""
     members = facts.members(start)
-    for name in members:
-        if name not in facts.ledgers or not facts.ledgers[name].starts:
-            raise LookupError(f"the ledger of rank {name} cannot be read")
-    records = [int(facts.ledgers[name].starts[0].header["records"]) for name in members]
+    charged = [facts.before(name, start) for name in members]
+    records = [facts.records(name) for name in members]
     schedule = facts.settings.schedule(facts.origin, members)
     done = [facts.active_rounds(name, start) if start.after else [] for name in members]
     counts = [len(rounds) for rounds in done]
@@ -105,7 +117,6 @@ def _plan_of(facts: Facts, start: Start) -> tuple[Plan, list[Spent]]:
         plan.release_count(rank, sum(t < facts.stopped(name) for t in done[rank])) if done[rank] else 0
         for rank, name in enumerate(members)
     ]
-    charged = [facts.ledgers[name].before(start.incarnation) for name in members]
     return plan, [Spent(*pair) for pair in zip(charged, made, strict=True)]
 
 
