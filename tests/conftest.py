@@ -1,9 +1,16 @@
 """Slow tests are behind one flag, no test is skipped in silence, and processes are shared where several workers run."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 from skips import table
+
+if "DPMPI_HEADS" not in os.environ:  # what is known of ledgers in tests does not go to the user's own heads
+    os.environ["DPMPI_HEADS"] = tempfile.mkdtemp(prefix="dpmpi-heads-")
+    atexit.register(shutil.rmtree, os.environ["DPMPI_HEADS"], ignore_errors=True)
 
 SKIPPED: list[str] = []
 """The reason of every skipped test; with pytest-xdist the reports of all workers arrive in the one that shows them."""

@@ -13,7 +13,7 @@ from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
 from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, read_codebook
 from dpmpi.data.shards import write_npz
-from dpmpi.data.table import code_table
+from dpmpi.data.table import code_table, rows_that_stay
 from dpmpi.errors import ConfigError
 from dpmpi.runtime.flags import Parser
 
@@ -71,6 +71,8 @@ def _add_table(actions: Any) -> None:
     table.add_argument("--out", type=Path, metavar="FILE", help="the shard to write, a .npz file")
     table.add_argument("--separator", choices=SEPARATORS, help="(default: the codebook's, or what fits the header)")
     table.add_argument("--decimal", choices=DECIMALS, help="comma for 37,5 (default: the codebook's, or point)")
+    what = "an earlier shard with records of the same people: what its ledger says was spent counts for the new one too"
+    table.add_argument("--continues", type=Path, metavar="OLD", help=what)
     table.add_argument("--unlabelled", action="store_true", help="the table has no labels: to predict, not to learn")
 
 
@@ -78,14 +80,19 @@ def _write_table(flags: argparse.Namespace) -> None:
     if (flags.table is None) != (flags.out is None) or (flags.out is not None and flags.out.suffix != ".npz"):
         pair = "expected TABLE and --out FILE.npz, or neither to look at the codebook alone"
         raise ConfigError(f"{pair}, found one or another name")
+    if flags.continues is not None and (flags.table is None or flags.unlabelled):
+        raise ConfigError("expected a table to learn from with --continues, found none: leave it out")
     codebook = read_codebook(flags.codebook)
     given = {name: getattr(flags, name) for name in ("separator", "decimal") if getattr(flags, name) is not None}
     if flags.table is None:
         print(f"{len(codebook.features)} columns: {', '.join(codebook.features)}")
     else:
         coded = code_table(flags.table, replace(codebook, **given), labelled=not flags.unlabelled)
-        write_npz(flags.out, coded.rows, coded.labels)
+        stay = None if flags.continues is None else rows_that_stay(coded, flags.continues)
+        write_npz(flags.out, coded.rows, coded.labels, continues=stay is not None)
         print(f"{coded.rows.count} rows of {coded.rows.dimension} columns: {flags.out}")
+        if stay is not None:
+            print(f"{stay} of them were in {flags.continues}: a --ledger goes on with what it has spent")
         if coded.dropped:
             print(f"left out for missing values: {coded.dropped} rows")
         if coded.unused:

@@ -11,6 +11,7 @@ from typing import Any
 from dpmpi.data.source import deal
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
+from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.releases import spent_epsilon, tally
 from dpmpi.runtime.config import flag_of
 from dpmpi.runtime.cost.dry_run import Hosts
@@ -37,6 +38,7 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
     kinds = {(plan.terms(rank), sigma) for rank, sigma in enumerate(sigmas)}
     epsilons = [spent_epsilon(tally(plan.releases(*kind)), config.delta) for kind in kinds]
     finite = [epsilon for epsilon in epsilons if epsilon is not None]
+    groups = {k: [group_epsilon(tally(plan.releases(*kind)), config.delta, k) for kind in kinds] for k in GROUPS}
     payload = None if dimension is None else sum(plan.payload_bytes(rank) for rank in range(plan.ranks))
     return {
         "algorithm": config.algorithm,
@@ -49,6 +51,10 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
         "active_rounds": [min(active), max(active)],
         "sigma": [min(sigmas), max(sigmas)],
         "epsilon": max(finite) if len(finite) == len(epsilons) else None,
+        "epsilon_of_groups": {
+            str(k): None if None in found else max(each for each in found if each is not None)
+            for k, found in groups.items()
+        },
         "epsilon_theorem": plan.claimed_epsilon(min(sigmas)),
         "delta": config.delta,
         "calibration": config.calibration if config.epsilon is not None else None,
@@ -110,6 +116,9 @@ def show(plan: dict[str, Any]) -> str:
         "noise (sigma)": "none: NOT PRIVATE" if plan["sigma"][0] == 0 else span(plan["sigma"], ".4g"),
         "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified",
     }
+    groups = {k: value for k, value in plan["epsilon_of_groups"].items() if value is not None}
+    if groups:
+        rows["of one person"] = ", ".join(f"{k} records: epsilon {value:.3g}" for k, value in groups.items())
     if claim is not None:
         trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
         rows["theorem claims"] = f"{claim:.4g}{trust}"

@@ -67,6 +67,19 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def sync_folders(path: Path) -> None:
+    """Make a new file's name durable, with the names of the folders that lead to it, up to where its disk begins."""
+    folder = path.parent.resolve()
+    while True:
+        try:
+            sync_folder(folder)
+        except PermissionError:  # a folder that we may pass but not read was there before
+            return
+        if folder == folder.parent or os.stat(folder).st_dev != os.stat(folder.parent).st_dev:
+            return
+        folder = folder.parent
+
+
 def read_toml(path: Path, what: str, error: Raised = ConfigError) -> dict[str, Any]:
     """Return the table in a TOML file; raise `error` in one line, naming `what` the file should be."""
     try:

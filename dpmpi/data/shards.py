@@ -2,6 +2,7 @@
 
 `shards:PATTERN` names rank i's file by the pattern with `{rank}` filled in. A file is either an `.npz` as
 `write_shards` makes it (dense: X, y; sparse: indptr, indices, data, dimension, y) or LIBSVM text, plain or compressed.
+An `.npz` whose records were partly in an earlier one says so by an array `continues`, see `Shard.continues`.
 There is no survey: nobody but the rank itself looks at its file.
 
 Class labels are -1/+1 or 0/1. 1/2 is refused: a shard that holds one class only would be read as the wrong one.
@@ -56,7 +57,11 @@ class ShardFiles(Source):
             missing = DataError(f"cannot read the shard of rank {rank}: no such file {path}")
             missing.public = True
             raise missing
-        rows, labels = read_npz(path) if path.suffix == ".npz" else _read_text(path, rank, self.options.dimension)
+        continues = False
+        if path.suffix == ".npz":
+            rows, labels, continues = read_shard(path)
+        else:
+            rows, labels = _read_text(path, rank, self.options.dimension)
         if rows.count == 0 or rows.dimension == 0:
             raise DataError(f"{path}: expected rows and features, found {rows.count} rows of {rows.dimension} features")
         if self.options.binary:
@@ -70,10 +75,10 @@ class ShardFiles(Source):
         if tests:
             order = public_generator(self.options.seed, "shuffle", rank).permutation(rows.count)
             train, test = order[:-tests], order[-tests:]
-            shard = Shard(take(rows, train), labels[train], take(rows, test), labels[test])
+            shard = Shard(take(rows, train), labels[train], take(rows, test), labels[test], continues)
         else:
             nothing = np.empty(0, np.intp)
-            shard = Shard(rows, labels, take(rows, nothing), labels[nothing])
+            shard = Shard(rows, labels, take(rows, nothing), labels[nothing], continues)
         if self.options.normalize:
             scale_rows(shard.rows, 1.0)
             scale_rows(shard.test_rows, 1.0)
@@ -130,9 +135,9 @@ def write_shards(source: Source, size: int, pattern: str, progress: Callable[[in
     return paths
 
 
-def write_npz(path: Path, rows: Rows, labels: Array) -> None:
-    """Write one shard, readable by its owner only."""
-    arrays: dict[str, Any] = {"y": labels}
+def write_npz(path: Path, rows: Rows, labels: Array, *, continues: bool = False) -> None:
+    """Write one shard, readable by its owner only; `continues` as in `Shard`."""
+    arrays: dict[str, Any] = {"y": labels} | ({"continues": np.array(True)} if continues else {})
     if isinstance(rows, Dense):
         arrays["X"] = rows.matrix
     else:
@@ -142,8 +147,15 @@ def write_npz(path: Path, rows: Rows, labels: Array) -> None:
 
 
 def read_npz(path: Path) -> tuple[Rows, Array]:
-    """Read a file of `write_npz`; raise `DataError` for anything else, NaN and infinity included."""
+    """Read the rows and labels of `write_npz`; raise `DataError` for anything else, NaN and infinity included."""
+    rows, labels, _ = read_shard(path)
+    return rows, labels
+
+
+def read_shard(path: Path) -> tuple[Rows, Array, bool]:
+    """Read a file of `write_npz` as `read_npz` does, and whether it continues another one."""
     found = _read_arrays(path)
+    continues = "continues" in found and bool(np.any(found.pop("continues")))
     names = set(found)
     if names not in ({"X", "y"}, {"indptr", "indices", "data", "dimension", "y"}):
         raise DataError(
@@ -166,7 +178,7 @@ def read_npz(path: Path) -> tuple[Rows, Array]:
         raise DataError(f"{path}: expected one label for each of {rows.count} rows, found shape {labels.shape}")
     if not np.isfinite(labels).all():
         raise DataError(f"{path}: expected finite labels, found another in row {int(np.argmin(np.isfinite(labels)))}")
-    return rows, labels
+    return rows, labels, continues
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -12,8 +12,9 @@ of one global order, so that the shards laid end to end are the same data for ev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,6 +35,13 @@ class Shard:
     labels: Array
     test_rows: Rows
     test_labels: Array
+    continues: bool = False
+    """Whether it was coded from a table that shares records with an earlier one (`data table --continues`)."""
+
+    def row_bytes(self) -> Iterator[bytes]:
+        """Yield every record, held out or not, as bytes that do not depend on the others."""
+        for rows, labels in ((self.rows, self.labels), (self.test_rows, self.test_labels)):
+            yield from record_bytes(rows, labels)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -240,4 +248,16 @@ def widen(shard: Shard, dimension: int) -> Shard:
             )
         return Csr(rows.indptr, rows.indices, rows.data, dimension)
 
-    return Shard(wide(shard.rows), shard.labels, wide(shard.test_rows), shard.test_labels)
+    return replace(shard, rows=wide(shard.rows), test_rows=wide(shard.test_rows))
+
+
+def record_bytes(rows: Rows, labels: Array) -> Iterator[bytes]:
+    """Yield the bytes of each record: its label, and its nonzero columns with their values."""
+    for k, label in enumerate(labels.astype(np.float64).tolist()):
+        if isinstance(rows, Dense):
+            columns, values = np.arange(rows.dimension), rows.matrix[k]
+        else:
+            part = slice(rows.indptr[k], rows.indptr[k + 1])
+            columns, values = rows.indices[part], rows.data[part]
+        kept = values != 0
+        yield struct.pack("<d", label) + columns[kept].astype("<i8").tobytes() + values[kept].astype("<f8").tobytes()

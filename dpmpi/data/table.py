@@ -27,6 +27,8 @@ from dpmpi.core import Array
 from dpmpi.data.codebook import DECIMALS, SEPARATORS, Classes, Codebook, Column
 from dpmpi.data.file_reading import numbered_lines
 from dpmpi.data.libsvm import to_dense
+from dpmpi.data.shards import read_npz
+from dpmpi.data.source import record_bytes
 from dpmpi.errors import DataError, nearest
 from dpmpi.problem.rows import Csr, Rows, scale_rows
 
@@ -79,6 +81,23 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
     scale_rows(rows, 1.0)  # (5)
     unused = tuple(name for name in header if name not in [one.column for one in codebook.all])
     return Coded(rows, np.asarray(labels), dropped, unused)
+
+
+def rows_that_stay(coded: Coded, old: Path) -> int:
+    """Return how many records of a coded table are in an earlier shard; raise `DataError` if none is.
+
+    A record is known by all that it was coded to. Where none stays, nothing could tell the ledger of the old table from
+    anybody else's: the codebook has changed, or it is a table of other people.
+    """
+    rows, labels = read_npz(old)
+    before = set(record_bytes(rows, labels))
+    stay = sum(record in before for record in record_bytes(coded.rows, coded.labels))
+    if not stay:
+        raise DataError(
+            f"expected records of {old} among those of the table, found none: code both by the same codebook, or leave "
+            "--continues out if nobody is in both"
+        )
+    return stay
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import numpy as np
 
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
 from dpmpi.privacy.renyi import composed_divergences, divergences, epsilon_conversion, needs_integers
-from dpmpi.privacy.spending import Spending, release_group, release_groups
+from dpmpi.privacy.spending import Spending, pure_sum, release_group, release_groups
 
 
 class GaussianFilter:
@@ -64,6 +64,28 @@ class RdpFilter:
         if needs_integers((group,)) and (self.order != int(self.order) or self.order < 2):
             raise ConfigError(f"expected an integer order >= 2 for sampled Gaussian noise, found {self.order}")
         return count * float(divergences(group, np.array([self.order]))[0])
+
+
+def filter_epsilon(spending: Spending, delta: float, order: float) -> float | None:
+    """Return the smallest epsilon whose filter admits all of these releases; None if there is none.
+
+    It is what is proven for releases whose parameters, or whose very taking place, depended on earlier ones: Gaussian
+    DP where all are Gaussian on all records, else Renyi divergence at the order that was fixed before the first of
+    them. The accountants' figure for the same tally can be smaller, and holds only for what was fixed in advance.
+    """
+    groups = release_groups(spending)
+    if any(group.z == 0 for group in groups):
+        return None
+    if not groups:
+        return 0.0
+    if len(groups) == 1 and (groups[0].noise, groups[0].kind) == ("gaussian", "full"):
+        found = gdp_epsilon(1 / groups[0].z, delta)  # all such releases are one group
+    elif delta <= 0:
+        found = pure_sum(groups)  # pure epsilons add up, however they were chosen
+    else:
+        filter_ = RdpFilter(0.0, delta, order)
+        found = math.fsum(filter_.cost(event, count) for event, count in spending.items()) - filter_.budget
+    return max(0.0, found) if math.isfinite(found) else None
 
 
 def best_order(plan: Spending, eps: float, delta: float) -> float:

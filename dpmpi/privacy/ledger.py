@@ -1,13 +1,15 @@
 """The ledger of one rank: an append-only, hash-chained JSONL file that is written before anything is sent.
 
 A line is a JSON object with `seq`, `type`, its own fields, `prev` (the hash of the line before) and `hash`, the SHA-256
-of the line without `hash`. The types are
+of the line without what proves it: `hash`, `mac` under the rank's key and `signature` by its identity
+(ledger_proofs.py). Anybody can follow the chain of hashes, the owner the macs, who has the roster the signatures. Lines
+of an earlier version have neither mac nor signature; from the first mac on, all have one. The types are
 
     header    who, which run, under which settings; `private: false` where nothing is promised. A file that goes on
               over several runs has one for each.
     reserve   the charges that may be made next, from round `round` on: `events` is a list of [event, count] in order of
               time; fsynced before the first of them
-    close     how many charges at the end of the last reservation were not used
+    close     how many charges at the end of the last reservation were not used; `ended` when the run charges no more
 
 A charge is thus durable before its release exists. A crash leaves a reservation without its close, which counts in
 full: a ledger can say too much, never too little.
@@ -20,14 +22,17 @@ import hashlib
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpmpi.core import Event
+from dpmpi.core.files import sync_folders
 from dpmpi.errors import BudgetExceeded, LedgerError
 from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.ledger_proofs import Head, LedgerKey, check_head, signed_bytes, write_head
 
 LEAST_RESERVED = 128
 """The least number of charges per reservation: an fsync costs milliseconds, a round may cost less than one."""
@@ -55,14 +60,22 @@ class Ledger:
         plan: Sequence[tuple[Event, int]] = (),
         allowance: int | None = None,
         lines: int | None = None,
+        *,
+        key: LedgerKey | None = None,
+        sign: Callable[[bytes], bytes] | None = None,
     ) -> None:
         """Create the file, or go on with the one that is there, and write a header.
 
         `plan` holds the charges that are foreseen, (event, how many times) in order of time; reservations follow it.
         No more than `allowance` are made. Both were found from the first `lines` lines of the file: there must be no
-        others. While a ledger is open no other process can open it.
+        others. While a ledger is open no other process can open it. With `key`, lines have macs and the head is kept
+        apart; with `sign`, they are signed in the name of the header's run and rank.
         """
         self._path = path
+        self._key, self._sign = key, sign
+        self._whose = str(header.get("run", "")), int(header.get("rank", -1))
+        self._lasting = header.get("shard") is not None
+        self._signature: str | None = None
         self._seq = 0
         self._prev = FIRST
         self._reserved: deque[tuple[Event, int]] = deque()
@@ -88,6 +101,7 @@ class Ledger:
             self._file.close()
             raise
         self._write("header", header)
+        self._keep_head()
 
     def __enter__(self) -> Ledger:
         return self
@@ -118,6 +132,11 @@ class Ledger:
         """Return the unused rest of the reservation, so that a crash from here on does not count it."""
         if not self._closed:
             self._give_back()
+            self._keep_head()
+
+    def head(self) -> dict[str, Any]:
+        """Return the last line's place, hash and signature (None without an identity), JSON-ready."""
+        return {"seq": self._seq - 1, "hash": self._prev, "signature": self._signature}
 
     @property
     def mark(self) -> tuple[int, str]:
@@ -128,7 +147,8 @@ class Ledger:
         """Write how many charges of the last reservation were not used; nothing can be charged after this."""
         if not self._closed:
             self._give_back()
-            self._write("close", {"unused": 0})
+            self._write("close", {"unused": 0, "ended": True})
+            self._keep_head()
             self._closed = True
 
     def _take_up(self, lines: int | None) -> None:
@@ -141,14 +161,18 @@ class Ledger:
             ) from None
         except OSError:  # a file system without locks
             pass
-        for entry in read_ledger(self._path):
-            self._seq, self._prev = entry["seq"] + 1, _hash(entry)
+        hashes = check_proofs(self._path, self._key)
+        if self._key is not None:
+            check_head(self._path, self._key, hashes)
+        self._seq, self._prev = len(hashes), hashes[-1] if hashes else FIRST
         if lines is not None and lines != self._seq:
             raise LedgerError(
                 f"expected the {lines} lines that {self._path} just had, found {self._seq}: another run charges to it"
             )
         try:
             os.truncate(self._path, self._path.read_bytes().rfind(b"\n") + 1)  # a torn last line was never durable
+            if not hashes:
+                sync_folders(self._path)
         except OSError as error:
             raise LedgerError(f"cannot write to the ledger {self._path}: {error.strerror}") from error
 
@@ -166,6 +190,7 @@ class Ledger:
         block = max(1, min(block, self._expected - made))
         reserved = self._foreseen(event, block)
         self._write("reserve", {"events": [[e.to_dict(), count] for e, count in reserved], "round": round_})
+        self._keep_head()
         for e, count in reserved:
             self._spent[e] += count
         self._reserved = deque(reserved)
@@ -197,7 +222,13 @@ class Ledger:
 
     def _write(self, type_: str, fields: dict[str, Any]) -> None:
         entry = {"seq": self._seq, "type": type_, **fields, "prev": self._prev}
-        entry["hash"] = self._prev = _hash(entry)
+        proofs = {"hash": _hash(entry)}
+        if self._key is not None:
+            proofs["mac"] = self._key.mac(proofs["hash"])
+        if self._sign is not None:
+            proofs["signature"] = self._sign(signed_bytes(*self._whose, self._seq, proofs["hash"])).hex()
+        entry |= proofs
+        self._prev, self._signature = proofs["hash"], proofs.get("signature")
         self._seq += 1
         try:
             self._file.write(_line(entry) + "\n")
@@ -205,6 +236,10 @@ class Ledger:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise LedgerError(f"cannot write to the ledger {self._path}: {error.strerror}") from error
+
+    def _keep_head(self) -> None:
+        if self._key is not None:
+            write_head(self._path, self._key, Head(self._seq, self._prev), lasting=self._lasting)
 
 
 def in_use(path: Path) -> bool:
@@ -219,8 +254,18 @@ def in_use(path: Path) -> bool:
     return False
 
 
-def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a ledger; raise `LedgerError` at the first line that breaks the chain.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a ledger whose chain holds: what it says, and what proves it."""
+
+    entry: dict[str, Any]
+    hash: str
+    mac: str | None
+    signature: str | None
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a ledger; raise `LedgerError` at the first one that breaks the chain.
 
     A last line without its newline is what a crash leaves: it was never made durable, so nothing was sent under it.
     """
@@ -233,13 +278,37 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
     for seq, line in enumerate(lines[:-1]):
         try:
             entry = json.loads(line)
-            found = entry.pop("hash")
+            found, mac, signature = entry.pop("hash"), entry.pop("mac", None), entry.pop("signature", None)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _no_entry(path, seq, error) from error
         if entry.get("seq") != seq or entry.get("prev") != prev or _hash(entry) != found:
             raise LedgerError(f"{path}:{seq + 1}: expected the hash chain to go on, found it broken here")
         prev = found
-        yield entry
+        yield Line(entry, found, mac, signature)
+
+
+def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a ledger; raise `LedgerError` at the first line that breaks the chain."""
+    return (line.entry for line in read_lines(path))
+
+
+def check_proofs(path: Path, key: LedgerKey | None) -> list[str]:
+    """Return the hashes of a ledger's lines; raise `LedgerError` if their macs are not those of the key.
+
+    Without the key the macs cannot be checked, and are not. Lines of an earlier version have none.
+    """
+    hashes: list[str] = []
+    keyed = False
+    for line in read_lines(path):
+        keyed = keyed or line.mac is not None
+        if keyed and key is not None and line.mac != key.mac(line.hash):
+            raise LedgerError(
+                f"{path}:{len(hashes) + 1}: expected the mac of the key beside it, found "
+                f"{'none' if line.mac is None else 'another'}: it was rewritten, or the key is another ledger's; put "
+                "both back as they were"
+            )
+        hashes.append(line.hash)
+    return hashes
 
 
 def _no_entry(path: Path, seq: int, error: Exception) -> LedgerError:
@@ -250,7 +319,7 @@ def has_line(path: Path, count: int, digest: str) -> bool:
     """Return whether a ledger has at least `count` lines, of which the last has this hash: it has not been cut back."""
     if not path.exists():
         return False
-    return any(entry["seq"] + 1 == count and _hash(entry) == digest for entry in read_ledger(path))
+    return any(line.entry["seq"] + 1 == count and line.hash == digest for line in read_lines(path))
 
 
 def recorded_spending(path: Path) -> Counter[ReleaseEvent]:

@@ -25,11 +25,12 @@ from dpmpi.network.handshake import Claim, Meeting, meet, roster_digest
 from dpmpi.network.transport.meter import Meter, Traffic
 from dpmpi.privacy.events import ReleaseEvent, to_list
 from dpmpi.privacy.ledger import Ledger
+from dpmpi.privacy.ledger_proofs import make_key
 from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.privacy.releases import later_releases, tally
 from dpmpi.problem.rows import Dense
 from dpmpi.rng import PrivateStream, rank_key
-from dpmpi.runtime.budget import Account, open_accounts, owner_mark, set_allowances
+from dpmpi.runtime.budget import Account, open_accounts, remember_rows, set_allowances, signer
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.engine import Engine, Seat
 from dpmpi.runtime.output.console import say
@@ -318,9 +319,13 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         rank, account = seat.agent.rank, job.accounts[seat.agent.rank]
         fields: dict[str, Any] = {"rank": job.names[rank], "sigma": job.sigmas[rank]}
         fields |= {"records": job.plan.records[rank], "budget": account.budget}
+        key = make_key(account.path)
         if config.ledger is not None:
-            fields |= {"shard": account.owner or owner_mark(account.path, shard), "filter_order": account.order}
-        ledger = Ledger(account.path, header | fields, job.planned(rank), account.allowance, account.lines)
+            fields |= {"shard": key.owner_mark(shard.fingerprint), "filter_order": account.order}
+            remember_rows(account.path, key, shard)
+        sign = signer(config.keys, job.names[rank])
+        planned, allowance, lines = job.planned(rank), account.allowance, account.lines
+        ledger = Ledger(account.path, header | fields, planned, allowance, lines, key=key, sign=sign)
         seat.agent.charges = stack.enter_context(ledger)
         job.ledgers.append(ledger)
 

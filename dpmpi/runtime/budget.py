@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hmac
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from dpmpi.core.files import read_toml, writing
+from dpmpi.core.files import read_toml, write_file
 from dpmpi.core.tables import TomlTable
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError, shown
@@ -20,9 +19,9 @@ from dpmpi.network.channel import Transport
 from dpmpi.network.collective import in_each_domain, on_all_ranks
 from dpmpi.privacy import accountants, filters
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
-from dpmpi.privacy.ledger import read_ledger, recorded_runs
+from dpmpi.privacy.ledger import check_proofs, read_ledger, recorded_runs
+from dpmpi.privacy.ledger_proofs import LedgerKey, check_head, key_file, make_key, read_key
 from dpmpi.privacy.releases import cache_file, first_releases, later_releases, tally
-from dpmpi.rng import fresh_key
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.plan import Plan
 
@@ -82,7 +81,7 @@ def open_accounts(
                 stack.enter_context(lock_ledger(path))
                 owner = known_mark(path, shard)
             if path.exists() and (config.ledger is not None or run is not None):
-                lines = check_ledger_owner(path, owner)
+                lines = check_ledger(path, shard if config.ledger is not None else None)
                 for header, spent, _ in recorded_runs(path):
                     if run is not None and header.get("run") == run:
                         own, starts = own + spent, starts + 1
@@ -237,14 +236,15 @@ def first_order(ledger: Path) -> int:
 
 def known_mark(ledger: Path, shard: Shard) -> str | None:
     """Return the shard's mark in a ledger; None before the first run. Raise `LedgerError` if the ledger is gone."""
-    key = ledger.with_suffix(".key")
     if ledger.exists():
         return owner_mark(ledger, shard)
-    if key.exists():
+    if key_file(ledger).exists():
         raise LedgerError(
             f"expected the ledger {ledger} beside its key, found none: put it back, it says what was charged; if "
-            f"nothing was, remove {key}"
+            f"nothing was, remove {key_file(ledger)}"
         )
+    check_head(ledger, None, ())
+    _check_continued(ledger, shard, 0)
     return None
 
 
@@ -253,31 +253,88 @@ def owner_mark(ledger: Path, shard: Shard) -> str:
 
     The key lies beside the ledger, for its owner alone.
     """
-    path = ledger.with_suffix(".key")
-    try:
-        if not path.exists():
-            with writing(path, private=True, durable=True, exclusive=True) as file:
-                file.write(fresh_key().hex().encode())
-        key = bytes.fromhex(path.read_text())
-        if len(key) != 32:  # an empty one would make the mark a plain hash
-            raise ValueError(f"expected 32 bytes in hexadecimal digits, found {len(key)}")
-    except (OSError, ValueError) as error:
-        raise LedgerError(f"cannot use the ledger's key {path}: {error}") from error
-    return hmac.digest(key, shard.fingerprint.encode(), "sha256").hex()
+    return make_key(ledger).owner_mark(shard.fingerprint)
 
 
-def check_ledger_owner(path: Path, mark: str | None) -> int:
+def check_ledger(path: Path, shard: Shard | None) -> int:
+    """Raise `LedgerError` if a ledger was rewritten or cut, `ConfigError` if it is another shard's; return its lines.
+
+    A ledger of one run alone (`shard` None) belongs to its run directory, whatever the rows.
+    """
+    key = read_key(path)
+    hashes = check_proofs(path, key)
+    check_head(path, key, hashes)
+    return len(hashes) if shard is None or key is None else check_ledger_owner(path, key, shard)
+
+
+def check_ledger_owner(path: Path, key: LedgerKey, shard: Shard) -> int:
     """Raise `ConfigError` if a ledger belongs to another shard: its spending would be counted for the wrong people.
 
-    Return how many lines it has.
+    A shard that continues another, as `data table --continues` writes it, goes on with its ledger if it shares a row
+    with what the ledger was charged for: the rows that stay have spent what the ledger says, the new ones less, and the
+    ledger counts all of it for all of them. Return how many lines it has.
     """
-    lines = 0
-    for entry in read_ledger(path):
-        lines += 1
-        owner = entry.get("shard")
-        if owner is not None and owner != mark:
-            raise ConfigError(
-                f"the ledger {path} belongs to other rows: the shard has changed, or --seed, --test-fraction, "
-                "--samples or --normalize cut it differently, or the key beside the ledger was lost"
-            )
+    entries = [entry.get("shard") for entry in read_ledger(path)]
+    lines, owners = len(entries), [owner for owner in entries if owner is not None]
+    _check_continued(path, shard, lines)
+    if not owners or key.owner_mark(shard.fingerprint) in owners:
+        return lines
+    if not shard.continues:
+        raise ConfigError(
+            f"the ledger {path} belongs to other rows: the shard has changed (then code it with data table "
+            "--continues), or --seed, --test-fraction, --samples or --normalize cut it differently, or the key beside "
+            "the ledger was lost"
+        )
+    known = _known_rows(path)
+    if known is not None and known.isdisjoint(map(key.row_mark, shard.row_bytes())):
+        raise ConfigError(
+            f"the ledger {path} belongs to other rows: the shard continues a table, and none of its rows was charged "
+            "here; give the ledger of that table"
+        )
     return lines
+
+
+def _check_continued(ledger: Path, shard: Shard, lines: int) -> None:
+    """Raise `ConfigError` if rows that were charged before would begin with an empty ledger."""
+    if shard.continues and not lines:
+        raise ConfigError(
+            f"expected the ledger of the table that the shard continues, found none at {ledger}: give its --ledger; if "
+            "nothing was ever charged, code the table without --continues"
+        )
+
+
+def remember_rows(ledger: Path, key: LedgerKey, shard: Shard) -> None:
+    """Add the marks of a shard's rows to those that a ledger was charged for, in a file for its owner alone.
+
+    They are written before the ledger names the shard, so that a ledger never knows too few rows.
+    """
+    known, mark = _known_rows(ledger), key.owner_mark(shard.fingerprint)
+    if known and ledger.exists() and any(entry.get("shard") == mark for entry in read_ledger(ledger)):
+        return
+    marks = set(map(key.row_mark, shard.row_bytes())) | (known or set())
+    write_file(rows_file(ledger), b"".join(sorted(marks)), private=True, durable=True, error=LedgerError)
+
+
+def rows_file(ledger: Path) -> Path:
+    """Return where the marks of the rows that a ledger was charged for lie: beside it."""
+    return ledger.with_suffix(".rows")
+
+
+def _known_rows(ledger: Path) -> set[bytes] | None:
+    """Return the marks of the rows that a ledger was charged for; None if an earlier version kept none."""
+    try:
+        raw = rows_file(ledger).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"cannot read the row marks {rows_file(ledger)}: {error.strerror}") from error
+    return {raw[at : at + 16] for at in range(0, len(raw), 16)}
+
+
+def signer(keys: str | None, name: int) -> Callable[[bytes], bytes] | None:
+    """Return what signs a rank's ledger: its identity in the folder `keys`; None if the run has none."""
+    if keys is None:
+        return None
+    from dpmpi.crypto.keys import key_name, load_identity  # noqa: PLC0415 - slow, and few runs need it
+
+    return load_identity(Path(keys) / f"{key_name(name)}.key").sign

@@ -189,15 +189,17 @@ class Spent:
     made: int
 
 
-def noise_levels(plan: Plan, spent: Sequence[Spent] = ()) -> list[float]:
+def noise_levels(plan: Plan, spent: Sequence[Spent] = (), *, cached: bool = True) -> list[float]:
     """Return the noise of every rank that meets --epsilon and --delta, given its records and active rounds.
 
     Each rank composes over its own active rounds only: the schedule is public, so it hides nothing, but who is silent
     pays nothing. A run that goes on after a failure has `spent` something, more than planned if rounds are repeated:
     the noise of what is still to come makes up for it where that is possible. When a rank fails is not a function of
-    the records, so the composition is no more adaptive than that of the plan.
+    the records, so the composition is no more adaptive than that of the plan. With `cached` false nothing is believed
+    that an earlier process found.
     """
     config, records, epsilon = plan.config, plan.records, plan.config.epsilon
+    cache_ = cache_file() if cached else None
     if epsilon is not None or config.noise:
         for count in sorted(set(records)):
             calibration.check_delta(config.delta, count, config.allow_large_delta)
@@ -212,7 +214,7 @@ def noise_levels(plan: Plan, spent: Sequence[Spent] = ()) -> list[float]:
             # A rank that is never active releases nothing; the noise of one round keeps its figures finite.
             terms = dataclasses.replace(terms, active_rounds=1)
         return calibration.calibrate(
-            lambda sigma: tally(plan.releases(terms, sigma)), epsilon, config.delta, cache=cache_file()
+            lambda sigma: tally(plan.releases(terms, sigma)), epsilon, config.delta, cache=cache_
         )
 
     def level_after(terms: Terms, before: Spent) -> float:
@@ -223,7 +225,7 @@ def noise_levels(plan: Plan, spent: Sequence[Spent] = ()) -> list[float]:
             return tally(later_releases(plan.releases(terms, sigma), before.made))
 
         try:
-            return calibration.calibrate(left, epsilon, config.delta, cache=cache_file(), spent=before.charged)
+            return calibration.calibrate(left, epsilon, config.delta, cache=cache_, spent=before.charged)
         except (ConfigError, ArithmeticError, ValueError):  # what is charged leaves too little: the summary says so
             return level(terms)
 

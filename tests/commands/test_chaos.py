@@ -330,7 +330,7 @@ def disturbed(folder, injector, *flags, code=0):
 def test_what_is_counted_on_the_wire_is_what_an_undisturbed_run_charges(tmp_path, record, flags):
     words = f"--graph complete --loss logistic --algorithm {flags}".split()
     disturbed(tmp_path / "run", Injector(record), *words)
-    charged = sum(recorded_spending(path).total() for path in (tmp_path / "run" / "ledger").iterdir())
+    charged = sum(recorded_spending(path).total() for path in (tmp_path / "run" / "ledger").glob("*.jsonl"))
     assert record.releases == charged > 0
     assert record.round == 12
 

@@ -23,6 +23,7 @@ from dpmpi.errors import CheckpointError, ConfigError, DpmpiError, LedgerError
 from dpmpi.network.graph import make_graph
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import FIRST, Ledger, _hash, read_ledger, recorded_runs, recorded_spending
+from dpmpi.privacy.ledger_proofs import LedgerKey
 from dpmpi.problem.rows import Dense
 from dpmpi.runtime.budget import check_ledger_owner, first_order, owner_mark, read_budget
 from dpmpi.runtime.flags import parse
@@ -34,6 +35,8 @@ from dpmpi.runtime.recovery.snapshot import FORMAT, Snapshot, to_bytes
 
 EVENT = ReleaseEvent("gaussian", 0.5, 0.1, Sampling("poisson", 8.0, 100))
 OTHER = ReleaseEvent("laplace", 2.0, 0.1, Sampling("full", 100.0, 100), 7)
+SHARD = Shard(Dense(np.ones((2, 3))), np.ones(2), Dense(np.empty((0, 3))), np.empty(0))
+KEY = LedgerKey(bytes(32))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def test_damaged_ledger(data, ledger, tmp_path):
             isinstance(told, LedgerError) or [header for header, _, _ in told] == [h for h, _, _ in runs][: len(told)]
         )
     attempt("ledger, order", lambda: first_order(path))
-    attempt("ledger, owner", lambda: check_ledger_owner(path, "x"))
+    attempt("ledger, owner", lambda: check_ledger_owner(path, KEY, SHARD))
 
 
 @given(data=st.data())
@@ -87,7 +90,7 @@ def test_rewritten_ledger(data, ledger, tmp_path):
             assert all(isinstance(count, int) and count > 0 for count in spent.values())
         assert recorded_spending(path) == sum((spent for _, spent, _ in found), Counter())
     attempt("rewritten ledger, order", lambda: first_order(path))
-    attempt("rewritten ledger, owner", lambda: check_ledger_owner(path, "x"))
+    attempt("rewritten ledger, owner", lambda: check_ledger_owner(path, KEY, SHARD))
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -161,8 +164,6 @@ def test_budget_file(raw, tmp_path):
 
 
 # --- the mark of a ledger's shard ------------------------------------------------------------------------------------
-
-SHARD = Shard(Dense(np.ones((2, 3))), np.ones(2), Dense(np.empty((0, 3))), np.empty(0))
 
 
 @given(raw=damaged(b"0123456789abcdef" * 4))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import cache
 
 import pytest
 from hostile import attempt, changed, damaged, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmpi.commands import verify as verifier
 from dpmpi.commands.report.command import write_report
+from dpmpi.commands.verify import command as verifier
 from dpmpi.errors import DpmpiError
 from dpmpi.run import main as run
 from dpmpi.runtime.output.results import read_run, read_sweep_directory
@@ -33,19 +32,6 @@ def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "demo"
     assert run([*FLAGS.split(), "--out", str(path)]) == 0
     return path, {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-@pytest.fixture(autouse=True)
-def _priced_once(monkeypatch):
-    """Let the accountants price the same charges once: they take a second, and damage seldom gets that far."""
-    for name in ("pld_epsilon", "rdp_epsilon"):
-        price = getattr(verifier, name)
-
-        @cache
-        def remembered(spending, delta, price=price):
-            return price(dict(spending), delta)
-
-        monkeypatch.setattr(verifier, name, lambda spending, delta, r=remembered: r(tuple(spending.items()), delta))
 
 
 def damage(data, finished, kinds) -> str:

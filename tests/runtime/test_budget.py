@@ -13,9 +13,10 @@ from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.filters import GaussianFilter, RdpFilter
+from dpmpi.privacy.filters import GaussianFilter, RdpFilter, filter_epsilon
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.ledger import Ledger, read_ledger, recorded_spending
+from dpmpi.privacy.ledger_proofs import place_file
 from dpmpi.run import main
 from dpmpi.runtime.budget import allowance, filter_order, lock_ledger, read_budget
 from dpmpi.runtime.config import Config
@@ -165,6 +166,10 @@ def test_a_ledger_that_is_gone_is_missed(tmp_path, capsys):
     assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
     assert f"expected the ledger {path} beside its key, found none" in capsys.readouterr().err
     path.with_suffix(".key").unlink()
+    assert main([*RUN, *flags, "--out", str(tmp_path / "two")]) == 1
+    assert f"expected the ledger that {path} was" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+    place_file(path).unlink()  # the owner says that nothing was charged
     run(tmp_path / "two", *flags)
 
 
@@ -338,3 +343,20 @@ def test_what_is_not_a_run_is_not_moved(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
     (tmp_path / "empty").mkdir()
     run(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.sampling.kind)
+def test_what_is_proven_for_chosen_runs_is_the_smallest_budget_that_admits_them(event):
+    order = filter_order([(event, 100)], 1.0, 1e-5)
+    proven = filter_epsilon({event: 120}, 1e-5, order)
+    assert allowance([(event, 20)], {event: 100}, proven * (1 + 1e-9), 1e-5, order) == 20
+    assert allowance([(event, 20)], {event: 100}, proven * (1 - 1e-6), 1e-5, order) < 20
+    assert proven >= certified_epsilon({event: 120}, 1e-5) * (1 - 1e-9)
+
+
+def test_what_is_proven_for_chosen_runs_of_other_noise():
+    bare, pure = (ReleaseEvent(noise, 4.0, 0.5, Sampling("full", 100.0, 100)) for noise in ("none", "laplace"))
+    assert filter_epsilon({bare: 1}, 1e-5, 2) is None
+    assert filter_epsilon({}, 1e-5, 2) == 0
+    assert filter_epsilon({pure: 4}, 0.0, 2) == pytest.approx(0.5)
+    assert filter_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5, 8) > certified_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5)

@@ -1,0 +1,238 @@
+"""Check a run's ledgers: `python -m dpmpi verify RUN`.
+
+From config.toml and the public facts in the summary the plan is computed anew: schedule, noise, and every release of
+every rank. Nothing that the run computed is believed, and no cache is read. The run fails the check if
+
+- a chain is broken, a ledger is missing, or the run did not close it; a mac is not that of the ledger's key, the last
+  line is not signed by the roster's key, or lines are missing that the owner's head or the summary knows;
+- config.toml is not the configuration that the ledgers' headers name, or ranks tell their starts differently;
+- a charge is not the one that the plan has in its place (noise, scale, sensitivity, sampling), the noise is not what
+  --epsilon asks for, or a ledger charges less than the wire carried;
+- the summary says something else than the ledgers' headers (ranks, delta, noise, whether anything is promised) or than
+  the schedule (active rounds, messages);
+- the summary claims a smaller epsilon than the run's accountant finds for the ledger, or than two neighbouring data
+  sets show: `lower`, by a code path of its own (privacy/replay.py). The truth lies between `lower` and `upper`.
+
+What could not be checked, for lack of a key, a roster, another rank's ledger or a lower bound, is named for each rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dpmpi.commands.verify.events import Facts, check_charges, check_starts
+from dpmpi.commands.verify.ledgers import Roster, read_rank
+from dpmpi.errors import ConfigError, DpmpiError
+from dpmpi.privacy.accountants import rdp_epsilon
+from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.releases import spent_epsilon
+from dpmpi.privacy.replay import Bounds, replay
+from dpmpi.runtime.budget import ledger_file
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.flags import Parser, from_values
+from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.plan import Plan, make_plan
+from dpmpi.runtime.settings import Settings
+
+TOLERANCE = 0.005
+"""A search for noise and an accountant stop within half a percent; a claim may be below the accountant by so much."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One rank's ledger, priced again. `bounds` are None if it was not private."""
+
+    rank: int
+    charges: int = 0
+    epsilon: float | None = None
+    """By the run's own accountant, without its cache."""
+    rdp: float | None = None
+    bounds: Bounds | None = None
+    problems: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pricer:
+    """Prices what ranks have spent; equal spending once."""
+
+    delta: float
+    width: int
+    extra: bool
+
+    def __call__(self, name: int, spending: Counter[ReleaseEvent], *, private: bool) -> Replay:
+        """Return a rank's price; there is no epsilon if it was not private."""
+        if not private:
+            return Replay(name, spending.total())
+        epsilon, rdp, bounds = _priced(tuple(spending.items()), self.delta, self.width, self.extra)
+        return Replay(name, spending.total(), epsilon, rdp, bounds, unchecked=bounds.missing)
+
+
+@cache
+def _priced(
+    spending: tuple[tuple[ReleaseEvent, int], ...], delta: float, width: int, extra: bool
+) -> tuple[float | None, float, Bounds]:
+    counted = Counter(dict(spending))
+    epsilon = spent_epsilon(counted, delta, cached=False)
+    try:
+        bounds = replay(counted, delta, width, extra=extra)
+    except (ArithmeticError, ValueError, MemoryError):
+        bounds = Bounds(0.0, math.inf, ("the price: losses are too large to be composed",))
+    return epsilon, rdp_epsilon(counted, delta), bounds
+
+
+def check_rank(rank: int, facts: Facts, plan: Plan, price: Pricer) -> Replay:
+    """Check and price one rank's ledger against the summary, the schedule and the plan."""
+    summary = facts.summary
+    record, privacy = summary["per_rank"][rank], summary["privacy"]
+    ledger = facts.ledgers[record["rank"]]
+    header = ledger.starts[-1].header
+    said = {
+        "rank": (record["rank"], header["rank"]),
+        "ranks": (summary["ranks"], header["ranks"]),
+        "delta": (privacy["delta"], header["delta"]),
+        "sigma": (record["sigma"] or 0.0, header["sigma"]),
+        "samples": (record["samples"], header["records"]),
+        "insecure_noise": (privacy["insecure_noise"], header["insecure_noise"]),
+        "private": (privacy["private"], bool(header["private"] and privacy["epsilon"] is not None)),
+        "configured delta": (privacy["delta"], facts.settings.config.delta),
+    }
+    rounds = facts.active_rounds(record["rank"])
+    said |= {"active_rounds": (record["active_rounds"], len(rounds))}
+    whole = not summary["lost"]  # else what was sent depends on when a rank was lost
+    if whole and (not plan.method.ends_early() or record["messages_sent"] > plan.messages(rank)):
+        said |= {"messages": (record["messages_sent"], plan.messages(rank))}
+    problems = [f"the summary says {name} {a}, expected were {b}" for name, (a, b) in said.items() if a != b]
+    if record["stopped"] is not None and header["budget"] is None:
+        problems.append(f"the summary says that a budget ended in round {record['stopped']}, the ledger has none")
+    spending = ledger.spending
+    spoke = plan.release_count(rank, sum(t < facts.stopped(record["rank"]) for t in rounds))
+    if spending.total() < spoke:
+        problems.append(f"charges {spending.total()} releases, but the wire carried {spoke}")
+    private = bool(header["private"]) and all(event.noise != "none" for event in spending)
+    found = price(record["rank"], spending, private=private)
+    return replace(found, problems=(*problems, *_wrong_claim(record["epsilon"], found)))
+
+
+def check_lost(name: int, facts: Facts, price: Pricer) -> Replay:
+    """Price the ledger of a rank that was lost on the way against what the others said that it can be at most.
+
+    They cannot know how far it came, so their figure may be above any bound of what it was.
+    """
+    spending, privacy = facts.ledgers[name].spending, facts.summary["privacy"]
+    found = price(name, spending, private=all(event.noise != "none" for event in spending))
+    if not privacy["private"] or found.epsilon is None:
+        return found
+    return replace(found, problems=tuple(_wrong_claim(privacy["epsilon_lost"], replace(found, rdp=None))))
+
+
+def _wrong_claim(claimed: Any, found: Replay) -> list[str]:
+    """Return the problems of an epsilon that a summary claims."""
+    if claimed is None:
+        return [] if found.epsilon is None else ["the summary claims no epsilon, the replay finds one"]
+    if not isinstance(claimed, int | float) or not math.isfinite(claimed) or found.epsilon is None:
+        return [f"the summary claims epsilon {claimed}, the replay finds none"]
+    problems = []
+    if claimed < found.epsilon * (1 - TOLERANCE):
+        problems.append(f"the summary claims epsilon {claimed:.4g}, the replay finds {found.epsilon:.4g}")
+    if found.bounds is not None and claimed < found.bounds.lower:
+        problems.append(f"epsilon {claimed:.4g} is below {found.bounds.lower:.4g}, which two data sets show")
+    if found.rdp is not None and claimed > found.rdp * (1 + TOLERANCE):
+        problems.append(f"epsilon {claimed:.4g} is above the Renyi bound {found.rdp:.4g}: an accountant is wrong")
+    return problems
+
+
+def verify(path: Path, roster: Path | None = None) -> list[Replay]:
+    """Check the ledgers of a run and return what each rank has spent, and what is wrong; raise if nothing can be read.
+
+    `roster` is the file of the ranks' public keys, by default the one that the run used.
+    """
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        config = from_values({"config": str(path / "config.toml")})
+        return _verify(RunDirectory(path), summary, config, roster)
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        if isinstance(error, DpmpiError):
+            raise
+        why = "no summary.json" if isinstance(error, FileNotFoundError) else f"one that is damaged ({error!r:.200})"
+        raise ConfigError(f"{path} is not a finished run: expected its summary, found {why}") from error
+
+
+def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config, keys: Path | None) -> list[Replay]:
+    if len(summary["per_rank"]) != summary["ranks"] or summary["ranks"] < 1 or summary["rounds"] != config.rounds:
+        raise ConfigError(f"{directory.path}: the summary does not fit its own figures or the configuration")
+    if summary["batch"] != config.batch:
+        config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
+    names = [record["rank"] for record in summary["per_rank"]]
+    if names != sorted(names) or sorted([*names, *summary["lost"]]) != list(range(summary["ranks_at_start"])):
+        raise ConfigError(f"{directory.path}: expected every rank once in the summary, as a rank or as lost")
+    settings, records = Settings.of(config), [record["samples"] for record in summary["per_rank"]]
+    schedule = settings.schedule(summary["ranks_at_start"], names)
+    plan = make_plan(settings, schedule, records, summary["dimension"])
+    roster, everyone = _roster(config, keys), [*names, *summary["lost"]]
+    ledgers = {name: read_rank(ledger_file(config, directory.ledger, name), name, summary, roster) for name in everyone}
+    facts = Facts(settings, summary, ledgers)
+    starts = check_starts(facts)
+    extra = any(release.extra for release in plan.method.releases(plan.terms(0)))
+    price = Pricer(summary["privacy"]["delta"], plan.width, extra)
+    found = []
+    for rank, name in [*enumerate(names), *((-1, name) for name in summary["lost"])]:
+        ledger = ledgers[name]
+        if not ledger.starts:
+            found.append(Replay(name, problems=ledger.problems, unchecked=ledger.unchecked))
+            continue
+        one = check_lost(name, facts, price) if rank < 0 else check_rank(rank, facts, plan, price)
+        problems, unchecked = check_charges(facts, name)
+        digests = {start.header.get("config") for start in ledger.starts}
+        other = "expected the config.toml that the ledger names, found another: it was edited, or is another run's"
+        problems = [*ledger.problems, *([other] if digests != {config.digest()} else []), *starts[name], *problems]
+        unchecked = [*ledger.unchecked, *unchecked]
+        found.append(replace(one, problems=(*problems, *one.problems), unchecked=(*unchecked, *one.unchecked)))
+    claims, total = [record["epsilon"] for record in summary["per_rank"]], summary["privacy"]["epsilon"]
+    claims += [summary["privacy"]["epsilon_lost"]] if summary["lost"] else []
+    if total != (None if None in claims else max(claims)):
+        wrong = f"the summary claims epsilon {total} for the run, its ranks have {claims}"
+        found[0] = replace(found[0], problems=(*found[0].problems, wrong))
+    return found
+
+
+def _roster(config: Config, given: Path | None) -> Roster:
+    """Return the ranks' public keys; the run's own roster is where its configuration says, if that is here."""
+    if given is None and config.keys is None:
+        return Roster(None, "the run had no identities")
+    from dpmpi.crypto.keys import load_roster  # noqa: PLC0415 - slow, and few runs need it
+
+    path = Path(config.keys or "") / "roster.toml" if given is None else given
+    if given is None and not path.exists():
+        return Roster(None, f"no roster at {path}, give --roster")
+    return Roster(load_roster(path), "")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `python -m dpmpi verify`; return 1 if a rank's ledger does not check out."""
+    example, form = "example: python -m dpmpi verify runs/demo", argparse.RawDescriptionHelpFormatter
+    parser = Parser("python -m dpmpi verify", None, __doc__, example, formatter_class=form, allow_abbrev=False)
+    parser.add_argument("run", type=Path)
+    what = "the ranks' public keys, got by another way than the run directory (default: the run's own)"
+    parser.add_argument("--roster", type=Path, metavar="FILE", help=what)
+    flags = parser.parse_args(argv)
+    ranks = verify(flags.run, flags.roster)
+    print(f"{'rank':>4} {'charges':>8} {'epsilon':>9} {'lower':>9} {'upper':>9}  {'verdict':<10} could not be checked")
+    for rank in ranks:
+        bounds = (None, None) if rank.bounds is None else (rank.bounds.lower, rank.bounds.upper)
+        figures = " ".join("-".rjust(9) if x is None else f"{x:9.4g}" for x in (rank.epsilon, *bounds))
+        verdict = "WRONG" if rank.problems else "ok"
+        print(f"{rank.rank:>4} {rank.charges:>8} {figures}  {verdict:<10} {'; '.join(rank.unchecked) or '-'}")
+        for problem in rank.problems:
+            print(f"{'':>4} {problem}")
+    failed = [rank for rank in ranks if rank.problems]
+    print(f"{len(ranks) - len(failed)} of {len(ranks)} ledgers check out")
+    return 1 if failed else 0
