@@ -21,13 +21,16 @@ GROUPS = (2, 5, 10)
 
 def group_epsilon(spending: Spending, delta: float, k: int) -> float | None:
     """Return the epsilon at `delta` for `k` records at once; None where it has no closed form, or is infinite."""
-    groups = release_groups(spending)
-    if any(group.z == 0 for group in groups):
+    try:
+        groups = release_groups(spending)
+        if any(group.z == 0 for group in groups):
+            return None
+        if not groups:
+            return 0.0
+        if len(groups) == 1 and (groups[0].noise, groups[0].kind) == ("gaussian", "full"):
+            found = gdp_epsilon(k / groups[0].z, delta)  # (1): all such releases are one group
+        else:
+            found = k * pure_sum(groups)  # (2); infinite for other noise
+    except ArithmeticError:  # noise beyond what can be squared
         return None
-    if not groups:
-        return 0.0
-    if len(groups) == 1 and (groups[0].noise, groups[0].kind) == ("gaussian", "full"):
-        found = gdp_epsilon(k / groups[0].z, delta)  # (1): all such releases are one group
-    else:
-        found = k * pure_sum(groups)  # (2); infinite for other noise
     return found if math.isfinite(found) else None

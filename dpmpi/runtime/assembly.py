@@ -30,7 +30,7 @@ from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.privacy.releases import later_releases, tally
 from dpmpi.problem.rows import Dense
 from dpmpi.rng import PrivateStream, rank_key
-from dpmpi.runtime.budget import Account, open_accounts, remember_rows, set_allowances, signer
+from dpmpi.runtime.budget import Account, open_accounts, remember_rows, set_allowances
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.engine import Engine, Seat
 from dpmpi.runtime.output.console import say
@@ -323,7 +323,8 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         if config.ledger is not None:
             fields |= {"shard": key.owner_mark(shard.fingerprint), "filter_order": account.order}
             remember_rows(account.path, key, shard)
-        sign = signer(config.keys, job.names[rank])
+        identity = None if job.meeting.secrets is None else job.meeting.secrets.identities.get(rank)
+        sign = None if identity is None else identity.sign
         planned, allowance, lines = job.planned(rank), account.allowance, account.lines
         ledger = Ledger(account.path, header | fields, planned, allowance, lines, key=key, sign=sign)
         seat.agent.charges = stack.enter_context(ledger)

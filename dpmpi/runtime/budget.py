@@ -329,12 +329,3 @@ def _known_rows(ledger: Path) -> set[bytes] | None:
     except OSError as error:
         raise LedgerError(f"cannot read the row marks {rows_file(ledger)}: {error.strerror}") from error
     return {raw[at : at + 16] for at in range(0, len(raw), 16)}
-
-
-def signer(keys: str | None, name: int) -> Callable[[bytes], bytes] | None:
-    """Return what signs a rank's ledger: its identity in the folder `keys`; None if the run has none."""
-    if keys is None:
-        return None
-    from dpmpi.crypto.keys import key_name, load_identity  # noqa: PLC0415 - slow, and few runs need it
-
-    return load_identity(Path(keys) / f"{key_name(name)}.key").sign

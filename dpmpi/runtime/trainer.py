@@ -223,6 +223,8 @@ class Trainer:
             if isinstance(seat.agent.witness, RealisedLosses):
                 directory.write_private(job.names[seat.agent.rank], _diary(seat.agent.witness))
         records = [rank_record(job, seat, self._training, self._core) for seat in job.engine.seats]
+        for record, ledger in zip(records, job.ledgers, strict=True):
+            record["ledger"] = ledger.head()
         for rank in job.meter.ranks:
             directory.write_waits(job.names[rank], job.meter.waits(rank, job.names))
         if not job.settings.shares_timings:

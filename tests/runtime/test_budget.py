@@ -128,7 +128,7 @@ def test_a_ledger_that_charges_less_than_the_wire_carried(tmp_path):
     with Ledger(path, fields, plan=[(event, 40)]) as ledger:
         for t in range(35):
             ledger.charge(event, t)
-    assert "charges 35 releases, but the wire carried 40" in verify(tmp_path / "run")[1].problems[0]
+    assert any("charges 35 releases, but the wire carried 40" in text for text in verify(tmp_path / "run")[1].problems)
 
 
 def test_sampled_edges_with_budgets_check_out(tmp_path):

@@ -16,6 +16,8 @@ from dpmpi import __version__
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
+from dpmpi.privacy.filters import filter_epsilon
+from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.random_weights import laplace_figures
 from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.runtime.assembly import Job
@@ -59,7 +61,7 @@ def seconds_spent(job: Job, seat: Seat) -> dict[str, float]:
 def rank_record(job: Job, seat: Seat, training_seconds: float, core_seconds: float) -> dict[str, Any]:
     """Return the report of one rank, JSON-ready.
 
-    `spending` and `earlier` are for the accountant and do not reach the summary, and neither does `host`.
+    `spending`, `earlier` and `filter_order` are for the accountant and do not reach the summary; neither does `host`.
     """
     rank = seat.agent.rank
     peers = job.traffic(rank)
@@ -87,6 +89,7 @@ def rank_record(job: Job, seat: Seat, training_seconds: float, core_seconds: flo
         },
         "spending": to_list(job.spending()[rank]),
         "earlier": to_list(account.earlier),
+        "filter_order": account.order,
         "host": os.uname().nodename,
     }
 
@@ -106,6 +109,7 @@ def summarise(
     config, private, messages = job.config, job.private, job.settings.messages
     figures: dict[str, float] | None = None
     shared = job.settings.shares_timings
+    groups: dict[int, list[float | None]] = {k: [] for k in GROUPS}
     hosts = Counter(record["host"] for record in ranks) if shared else None
     for record in ranks:
         record.pop("host", None)
@@ -115,7 +119,12 @@ def summarise(
             found = laplace_figures(spending, config.delta)
             figures = max(figures or found, found, key=lambda each: each["l1"])
         add_up = private and bool(earlier)
-        record["epsilon_with_earlier_runs"] = spent_epsilon(spending + earlier, config.delta) if add_up else None
+        order = record.pop("filter_order")
+        record["epsilon_with_earlier_runs"] = (
+            filter_epsilon(spending + earlier, config.delta, order) if add_up else None
+        )
+        for k, each in groups.items():
+            each.append(group_epsilon(spending, config.delta, k) if private else None)
     epsilon_lost = _of_the_lost(job) if private and job.past.lost else None
     epsilons = [record["epsilon"] for record in ranks] + ([epsilon_lost] if job.past.lost else [])
     best = None if optimum is None else optimum.value
@@ -147,6 +156,7 @@ def summarise(
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
             "epsilon_lost": epsilon_lost,
+            "epsilon_groups": {str(k): _largest(each) for k, each in groups.items()} if not job.past.lost else None,
             "epsilon_theorem": job.plan.claimed_epsilon(min(job.sigmas)),
             "laplace": figures and {name: _finite(value) for name, value in figures.items()},
             "budget": config.epsilon,
@@ -171,6 +181,12 @@ def summarise(
         "lost": sorted(job.past.lost),
         "per_rank": list(ranks),
     }
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    """Return the largest value; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
 def _of_the_lost(job: Job) -> float | None:
