@@ -312,26 +312,33 @@ def test_a_figure_that_depends_on_the_records_is_found_and_chance_is_not():
     assert not compare([{"a": 1.0}] * 9, [{"a": 1.0}] * 9).separates(0.99)
 
 
+WHOLE = ["--rounds", 3, "--epsilon", 1, "--delta", 1e-5]
+
+
+@pytest.mark.parametrize(
+    ("flags", "canary"),
+    [(["--algorithm", "admm"], Canary(100, leaves=True)), ([], Canary(100, 500, sparse=True, leaves=True))],
+)
+def test_no_figure_of_the_process_leaves_the_rank(flags, canary):
+    """Two shards that differ in one record, whole runs: what is not a message of the rounds is the same in all."""
+    found = examination.audit_figures(laboratory(*WHOLE, *flags, canary=canary), 12)
+    assert (found.count, found.clearest) == (0, ())
+
+
 def test_a_released_timing_is_found_in_whole_runs(monkeypatch):
-    """The number of records that the solver looked at twice, say, in what is told at the closing."""
+    """A number of steps that depends on the records, in what is told at the closing."""
     from dpmpi.runtime import trainer  # noqa: PLC0415 - the planted bug is in it
 
-    honest_record = trainer.rank_record
+    record = trainer.rank_record
 
     def told(job, seat, *rest):
-        if seat.agent.rank > 0:
-            return honest_record(job, seat, *rest)
-        return {"passes": int(np.count_nonzero(job.shards[0].labels))}
+        steps = np.count_nonzero(job.shards[0].labels) if seat.agent.rank == 0 else 0
+        return record(job, seat, *rest) | {"steps": int(steps)}
 
-    lab = laboratory("--rounds", 3, "--epsilon", 1, "--delta", 1e-5, canary=Canary(10, leaves=True))
-    whole = [lab.run_whole(lab.world(sign)) for sign in (1, -1)]
-    assert any(name.startswith("text") for name in whole[0])
     monkeypatch.setattr(trainer, "rank_record", told)
-    monkeypatch.setattr(trainer, "summarise", lambda *rest: {})
-    monkeypatch.setattr(trainer, "closing", lambda *rest: "")
-    found = examination.audit_figures(lab, 12)
+    found = examination.audit_figures(laboratory(*WHOLE, canary=Canary(10, leaves=True)), 12)
     assert found.separates(0.99)
-    assert found.clearest[0][0].endswith("/passes")
+    assert found.clearest[0][0].endswith("/steps")
 
 
 # --- one run -----------------------------------------------------------------------------------------------------

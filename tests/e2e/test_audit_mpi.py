@@ -57,11 +57,12 @@ def test_one_run_on_a_sampled_schedule(tmp_path):
     assert result["lower"] > 2
 
 
-def test_whole_runs_are_listened_to(tmp_path):
-    flags = ["--figures", "--algorithm", "admm", "--records", 20, "--rounds", 3, "--noise", 1, "--runs", 12]
-    _, result = audit(3, tmp_path / "audit", *flags)
-    assert result["audit"] == "figures"
-    assert result["heard"] == "all numbers that rank 0 hands over outside of the rounds"
+@pytest.mark.parametrize("flags", [["--algorithm", "admm"], ["--sparse", "--dimension", 2000]])
+def test_no_figure_of_a_real_process_tells_two_shards_apart(tmp_path, flags):
+    """Two shards that differ in one record, 40 whole runs of each."""
+    done, result = audit(3, tmp_path / "audit", "--figures", "--rounds", 5, "--noise", 1, "--runs", 40, *flags)
+    assert done.code == 0, done.err
+    assert (result["audit"], result["figures"], result["clearest"]) == ("figures", 0, [])
 
 
 def test_wrong_flags_are_one_line_and_exit_code_2():
