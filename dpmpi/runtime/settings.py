@@ -47,6 +47,8 @@ class Settings:
     """None for the problem of the mean, which has no scores."""
     radius: float | None
     """The bound of the records of the mean problem; None for other problems."""
+    given: Source | None = None
+    """A source as an object, for laboratories, instead of the one that the configuration names."""
 
     @classmethod
     def of(cls, config: Config) -> Settings:
@@ -78,7 +80,7 @@ class Settings:
     @cached_property
     def source(self) -> Source:
         """Where the records come from."""
-        return _source(self.config)
+        return self.given or _source(self.config)
 
     @property
     def shares_timings(self) -> bool:

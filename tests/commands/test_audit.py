@@ -1,383 +1,432 @@
-"""The audit: its statistics against oracles, its tap against the truth, and the bugs that it must catch."""
+"""The audit: what it hears against the truth, every method, and the bugs that it must catch."""
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import needs
 import numpy as np
 import pytest
-from scipy import stats
+from plans import settings_of
 
+from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.audit import command as audit
-from dpmpi.commands.audit.statistics import (
-    Rule,
-    Signal,
-    choose_rule,
-    clopper_pearson,
-    epsilon_from_rates,
-    likelihood,
-    one_run_bound,
-    one_run_p_value,
-    scores,
-    two_world_bound,
-)
-from dpmpi.commands.audit.wire import LABEL, Laboratory, audit_one_run, audit_runs, canary_shard
+from dpmpi.commands.audit import every_method, examination
+from dpmpi.commands.audit.figures import compare, numbers_in
+from dpmpi.commands.audit.laboratory import LABEL, Canary, Laboratory, WeakMechanism, honest, weaken
+from dpmpi.commands.audit.listening import project
+from dpmpi.commands.audit.one_run import audit_one_run, releases
+from dpmpi.commands.audit.statistics import GaussianClaim, certified_claim
+from dpmpi.commands.audit.two_worlds import audit_runs
 from dpmpi.commands.dispatch import main as command
 from dpmpi.core import Query
 from dpmpi.errors import ConfigError
 from dpmpi.network.transport.loopback import LoopbackTransport
-from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
-from dpmpi.privacy.releases import spent_epsilon
+from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem
-from dpmpi.problem.losses import LOSSES
-from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import Config
 from dpmpi.runtime.settings import Settings
 
-# --- statistics --------------------------------------------------------------------------------------------------
+OWN = ["--evaluate", 0, "--allow-large-delta", "--insecure-noise-seed", 1, "--graph", "complete"]
 
 
-@pytest.mark.parametrize("confidence", [0.9, 0.975])
-@pytest.mark.parametrize(("k", "n"), [(0, 150), (1, 20), (7, 30), (149, 150), (150, 150)])
-def test_clopper_pearson_inverts_the_binomial_tails(k, n, confidence):
-    lower, upper = clopper_pearson(k, n, confidence)
-    assert lower == pytest.approx(0) if k == 0 else stats.binom.sf(k - 1, n, lower) == pytest.approx(1 - confidence)
-    assert upper == pytest.approx(1) if k == n else stats.binom.cdf(k, n, upper) == pytest.approx(1 - confidence)
-    two_sided = stats.binomtest(k, n).proportion_ci(2 * confidence - 1, method="exact")
-    assert (lower, upper) == pytest.approx((two_sided.low, two_sided.high))
+SHARES = ["--exchange", "shares"]
+TEN = Canary(10)
 
 
-def test_no_false_alarm_gives_the_rule_of_three():
-    assert clopper_pearson(0, 1000, 0.95)[1] == pytest.approx(3 / 1000, rel=0.005)
+def laboratory(*flags, ranks=3, canary=TEN, plant=honest):
+    points = ["--data", "mean", "--loss", "mean"] if "one-shot" in flags else ["--loss", "squared"]
+    return Laboratory(settings_of(*OWN, *points, *flags), LoopbackTransport(ranks), canary, plant)
 
 
-def test_epsilon_from_exact_rates_reaches_the_epsilon_of_gaussian_dp():
-    """With the true rates, the best threshold of the best test gives epsilon(delta) itself."""
-    mu, delta = 1.3, 0.01
-    cuts = np.linspace(-3, 6, 4000)
-    found = epsilon_from_rates(stats.norm.sf(cuts - mu), stats.norm.sf(cuts), delta)
-    assert found.max() == pytest.approx(gdp_epsilon(mu, delta), abs=1e-5)
-    assert epsilon_from_rates(0.009, 1e-9, delta) == 0.0
+def audited(lab, runs):
+    return audit_runs(lab, runs, 0.95, certified_claim(lab.claim, lab.config.delta)).certified
 
 
-def test_likelihood_is_the_ratio_of_the_mixture_densities():
-    rng = np.random.default_rng(0)
-    r = rng.normal(size=(7, 3))
-    for signal in (Signal(-1.0, 0.6, 0.0, 0.2, 0.5), Signal(0.0, 0.3, -0.3, 0.05, 0.4), Signal(0.0, 0.3, -0.3, 1, 0.4)):
-
-        def density(shift, signal=signal):
-            absent = stats.norm.pdf(r, signal.base, signal.sigma)
-            return (1 - signal.rate) * absent + signal.rate * stats.norm.pdf(r, signal.base + shift, signal.sigma)
-
-        expected = np.log(density(signal.plus) / density(signal.minus)).sum(axis=0)
-        np.testing.assert_allclose(likelihood(r, signal), expected, rtol=1e-10)
+# --- what is heard -----------------------------------------------------------------------------------------------
 
 
-def test_noise_that_never_changes_drops_out_of_the_distance_from_the_median():
-    hits = np.array([0, 0, 1.0, 0, 0, 1.0, 0])
-    signal = Signal(0.0, 1.0, -1.0, 0.2, 5.0)
-    name = "distance from the median"
-    assert scores(hits + 17.3, signal)[name] == pytest.approx(2)
-    assert scores(-hits + 17.3, signal)[name] == pytest.approx(-2)
-
-
-def test_the_rule_takes_the_score_that_sees_and_cuts_in_the_middle_of_the_gap():
-    rng = np.random.default_rng(1)
-    blind, near = rng.normal(size=(2, 60)), rng.normal(size=(2, 60))
-    rule = choose_rule({"blind": blind[0], "sees": near[0] + 50}, {"blind": blind[1], "sees": near[1]}, 0.01, 0.95)
-    assert (rule.score, rule.sign) == ("sees", 1)
-    assert rule.threshold == pytest.approx((np.min(near[0]) + 50 + np.max(near[1])) / 2)
-    assert (rule.count(near[0] + 50), rule.count(near[1])) == (60, 0)
-
-
-def test_the_rule_takes_the_direction_in_which_the_worlds_differ():
-    """One world is rarely far down and never far up: only the other direction has an event that it alone shows."""
-    rng = np.random.default_rng(2)
-    minus = np.where(rng.random(400) < 0.3, -40.0, 0.0) + rng.normal(size=400)
-    rule = choose_rule({"s": rng.normal(size=400)}, {"s": minus}, 0.01, 0.95)
-    assert rule.sign == -1
-    assert 5 < rule.threshold < 40
-    assert Rule("s", -1, 20.0).count(minus) == np.count_nonzero(minus < -20)
-
-
-def test_the_bound_holds_as_often_as_it_says():
-    """Of many audits of a mechanism with known epsilon, at most 1 - confidence may exceed it; none may be far off."""
-    mu, delta, rng = 1.5, 0.01, np.random.default_rng(2)
-    truth = gdp_epsilon(mu, delta)
-    found = []
-    for _ in range(200):
-        plus, minus = ({"s": rng.normal(shift, 1, 200)} for shift in (mu, 0.0))
-        found.append(two_world_bound(plus, minus, delta, 0.8).epsilon)
-    assert np.mean(np.array(found) > truth) < 0.2
-    assert np.max(found) > 0.6 * truth
-
-
-def test_one_run_without_delta_is_a_binomial_test():
-    accuracy = 1 / (1 + math.exp(-1.2))
-    assert one_run_p_value(100, 60, 50, 1.2, 0.0) == pytest.approx(stats.binom.sf(49, 60, accuracy))
-    assert one_run_bound(100, 100, 100, 0.0, 0.95) == pytest.approx(-math.log(0.05 ** (-1 / 100) - 1), abs=1e-6)
-    assert one_run_bound(100, 100, 50, 0.0, 0.95) == 0.0
-
-
-def test_one_run_with_delta_is_the_published_formula():
-    """The loop of the paper's appendix, with scipy's binomial."""
-    m, r, v, epsilon, delta = 300, 120, 110, 0.7, 1e-4
-    accuracy = 1 / (1 + math.exp(-epsilon))
-    alpha = total = 0.0
-    for i in range(1, v + 1):
-        total += stats.binom.pmf(v - i, r, accuracy)
-        alpha = max(alpha, total / i)
-    expected = stats.binom.sf(v - 1, r, accuracy) + alpha * delta * 2 * m
-    assert one_run_p_value(m, r, v, epsilon, delta) == pytest.approx(expected, rel=1e-9)
-    assert one_run_bound(m, r, v, delta, 0.95) < one_run_bound(m, r, v, 0.0, 0.95)
-
-
-def test_one_run_bound_holds_for_randomised_response():
-    """Randomised response is the epsilon-DP mechanism that (3) is tight for."""
-    epsilon, m, rng = 1.0, 200, np.random.default_rng(3)
-    right = rng.binomial(m, 1 / (1 + math.exp(-epsilon)), 300)
-    bounds = [one_run_bound(m, m, int(v), 0.0, 0.9) for v in set(right.tolist())]
-    exceeded = np.mean([one_run_bound(m, m, int(v), 0.0, 0.9) > epsilon for v in right])
-    assert 0.02 < exceeded < 0.14
-    assert max(bounds) > 0.8
-
-
-def test_more_right_guesses_than_guesses_are_refused():
-    with pytest.raises(ConfigError, match="expected right <= guesses <= canaries"):
-        one_run_p_value(10, 5, 6, 1.0, 0.0)
-
-
-def lab(config, transport, records, **planted):
-    return Laboratory(Settings.of(replace(config, loss="squared")), transport, records, **planted)
-
-
-# --- the tap -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ["dp-dda", "dda", "sampled-dda"])
-@pytest.mark.parametrize("graph", ["ring", "star"])
-def test_without_noise_the_wire_tells_the_gradients(algorithm, graph):
-    config = Config(algorithm=algorithm, rounds=60, noise=0.0, batch="full", graph=graph, insecure_noise_seed=1)
-    laboratory = lab(config, LoopbackTransport(5), 10)
+@pytest.mark.parametrize("flags", [[], ["--seal"], SHARES, [*SHARES, "--share-mode", "full"]])
+@pytest.mark.parametrize("algorithm", ["dp-dda", "dda"])
+def test_without_noise_the_gradient_is_heard_whatever_the_exchange(algorithm, flags):
+    """The first message is the first gradient: that of the canary, over 10 records."""
+    lab = laboratory("--algorithm", algorithm, "--rounds", 4, "--noise", 0, *flags)
     for sign in (1, -1):
-        releases = laboratory.run(*canary_shard(10, sign, False), 2)
-        assert len(releases) == laboratory.plan.active[0] > 5
-        np.testing.assert_allclose(releases, np.tile([sign / 10, 0.0], (len(releases), 1)), atol=1e-12)
-        opposed = laboratory.run(*canary_shard(10, sign, True), 1)
-        np.testing.assert_allclose(opposed, (sign - 9) / 10, atol=1e-12)
+        numbers = lab.run(lab.world(sign), 1).numbers(5)
+        assert len(numbers) == 4
+        assert numbers[0][0] == pytest.approx([sign / 10], abs=1e-9)
 
 
-def test_the_wire_tells_every_release_to_the_bit_of_the_noise():
-    """The releases that come off the wire are those that the mechanism made, whatever the batch."""
+@pytest.mark.parametrize("mode", ["expanded", "full"])
+@pytest.mark.parametrize("colluders", [0, 2])
+def test_of_a_sum_the_canary_and_the_honest_noise_are_heard(mode, colluders):
+    """What remains of the noise after the colluders took off their parts has the declared spread."""
+    rounds, sigma = 400, 0.05
+    flags = ["--exchange", "shares", "--noise-in", "sum", "--share-mode", mode, "--colluders", colluders]
+    lab = laboratory("--rounds", rounds, "--noise", sigma, *flags, ranks=5)
+    for sign in (1, -1):
+        heard = np.array(lab.run(lab.world(sign), 1).sent)
+        noise = (heard - sign / 10 / math.sqrt(5)).ravel()
+        assert abs(noise.mean()) < 5 * sigma / np.sqrt(noise.size)
+        assert abs(noise.std() / sigma - 1) < 5 / np.sqrt(2 * noise.size)
+    assert {event.noise for event in lab.charged} == {"discrete-gaussian"}
+
+
+def test_what_cannot_be_shared_cannot_be_audited():
+    with pytest.raises(ConfigError, match="sums over the neighbourhoods"):
+        laboratory("--exchange", "shares", "--noise-in", "sum", "--graph", "ring", "--noise", 1, ranks=5)
+
+
+def test_the_releases_of_dual_averaging_are_heard_to_the_bit_of_the_noise():
+    """Rebuilt from the messages, they are what the mechanism made."""
     made = []
 
-    class Listening:
-        hides = False
-
-        def __init__(self, inside):
-            self.inside, self.sigma = inside, inside.sigma
-            self.event, self.prepare = inside.event, inside.prepare
-
+    class Listening(WeakMechanism):
         def perturb(self, value, scale=1.0):
-            self.inside.perturb(value, scale)
+            self._does.perturb(value, scale)
             made.append(value.copy())
 
-    config = Config(rounds=40, noise=0.7, batch="poisson:3", insecure_noise_seed=5)
-    seats = iter(range(4))
+    class Noise:
+        def __init__(self, honest):
+            self.honest = honest
 
-    def mechanism(plan, sigma, key):
-        inside = plan.mechanism(sigma, key)
-        return Listening(inside) if next(seats) == 0 else inside
+        def mechanism(self, sigma, key, width, ranks):
+            inside = self.honest.mechanism(sigma, key, width, ranks)
+            return Listening(inside, inside)
 
-    laboratory = lab(config, LoopbackTransport(4), 20, make_mechanism=mechanism)
-    releases = laboratory.run(*canary_shard(20, 1, False), 2)
-    np.testing.assert_allclose(releases, np.array(made), atol=1e-12)
-    assert len(laboratory.recorder.charged) == 40
-    [event] = laboratory.recorder.spending()
-    assert (event.scale, event.sensitivity, event.sampling.kind) == (0.7, 2 / 3, "poisson")
+        def __getattr__(self, name):
+            return getattr(self.honest, name)
+
+    lab = laboratory(
+        "--rounds", 40, "--noise", 0.7, "--batch", "poisson:3", "--graph", "ring", ranks=4,
+        plant=lambda settings: replace(settings, noise=Noise(settings.noise)),
+    )  # fmt: skip
+    heard = releases(lab, lab.run(lab.world(1), 1))
+    np.testing.assert_allclose(heard, [one for one in made if any(np.allclose(one, row) for row in heard)], atol=1e-12)
+    assert len(heard) == 40
+
+
+def test_a_message_of_several_models_is_as_many_numbers():
+    assert project(np.arange(4.0), 2) == pytest.approx([1 / math.sqrt(2), 5 / math.sqrt(2)])
+    assert project(np.array([1.0, 2.0, 6.0]), 2) == pytest.approx([9 / math.sqrt(3)])
+    assert project(np.array([3.0]), 5) == [3.0]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_method_is_heard_and_its_ledger_is_what_the_laboratory_reckons(algorithm):
+    """Noise aside, the two worlds are mirror images, and one record moves what is said by what is declared at most."""
+    lab = laboratory("--algorithm", algorithm, "--rounds", 6, "--epsilon", 1, "--delta", 1e-5, canary=Canary(100))
+    plus, minus = (lab.run(lab.world(sign), 5).numbers(5) for sign in (1, -1))
+    assert lab.charged == lab.claim
+    assert len(plus) == len(minus) > 0
+    assert plus[0][0] != minus[0][0]
 
 
 # --- audits ------------------------------------------------------------------------------------------------------
 
 
-def examine(config, records, runs, opposed=False, **planted):
-    """(lower bound, certified epsilon) of an audit of two agents."""
-    laboratory = lab(config, LoopbackTransport(2), records, **planted)
-    found = audit_runs(laboratory, runs, opposed=opposed)
-    return found.bound.epsilon, spent_epsilon(laboratory.recorder.spending(), config.delta)
+def mu_is(mu, rounds, records=10, batch=None):
+    """The flag of a noise at which full batches are exactly mu-Gaussian DP."""
+    return ["--rounds", rounds, "--noise", math.sqrt(rounds) * 2 / records / mu, "--delta", 1e-5]
 
 
-FULL = Config(rounds=2, epsilon=2.0, delta=0.01, batch="full", allow_large_delta=True, insecure_noise_seed=0)
-ONE = Config(rounds=60, epsilon=2.0, delta=0.01, batch="1", allow_large_delta=True, insecure_noise_seed=0)
-POISSON = Config(
-    rounds=100, noise=1 / 20 / 1.6, delta=0.01, batch="poisson:20", allow_large_delta=True, insecure_noise_seed=0
-)
+FULL = mu_is(1.0, 2)
+ONE = ["--rounds", 20, "--batch", 1, "--epsilon", 2, "--delta", 0.01]
+POISSON = ["--rounds", 25, "--batch", "poisson:8", "--noise", 1 / 8 / 1.6, "--delta", 0.01]
+HONEST = {
+    "full": (FULL, Canary(10), 300),
+    "one record": (ONE, Canary(20, opposed=True), 150),
+    "poisson": (POISSON, Canary(200, opposed=True), 300),
+    "sum": ([*FULL, "--exchange", "shares", "--noise-in", "sum"], Canary(10), 150),
+    "admm": ([*mu_is(1.0, 4)[:2], "--algorithm", "admm", "--epsilon", 3, "--delta", 1e-5], Canary(10), 150),
+}
 
 
-@pytest.mark.parametrize(
-    ("config", "records", "runs", "opposed"),
-    [(FULL, 10, 600, False), (ONE, 20, 100, True), (POISSON, 2000, 60, True), (POISSON, 2000, 60, False)],
-)
-def test_certified_noise_is_not_caught(config, records, runs, opposed):
-    lower, certified = examine(config, records, runs, opposed)
-    assert certified <= (config.epsilon or 1.5)
-    assert lower <= certified
+@pytest.mark.parametrize("name", HONEST)
+def test_certified_noise_is_not_caught(name):
+    flags, canary, runs = HONEST[name]
+    lab = laboratory(*flags, canary=canary)
+    assert not audited(lab, runs).refuted
+    assert lab.charged == lab.claim
 
 
-def test_far_too_little_noise_is_measured_as_far_as_the_runs_allow():
-    config = replace(FULL, epsilon=None, noise=1e-3)
-    lower, certified = examine(config, 10, 60)
-    hit, _ = clopper_pearson(30, 30, 0.975)
-    _, false = clopper_pearson(0, 30, 0.975)
-    assert lower == pytest.approx(math.log((hit - 0.01) / false))
-    assert certified > 1000
+def test_the_bound_of_mu_comes_near_the_truth():
+    lab = laboratory(*mu_is(1.0, 4))
+    found = audit_runs(lab, 900, 0.95, certified_claim(lab.claim, 1e-5))
+    assert found.certified.claim == GaussianClaim(pytest.approx(1.0))
+    assert 0.6 < found.mu < 1.0
 
 
-def test_the_bound_comes_near_the_truth():
-    """Two releases of sensitivity 2L/q with noise for mu = 1: the two worlds are exactly a mu-Gaussian pair."""
-    truth = gdp_epsilon(1.0, 0.01)
-    config = replace(FULL, epsilon=None, noise=math.sqrt(2) * 0.2)
-    lower, certified = examine(config, 10, 1000)
-    assert certified == pytest.approx(truth)
-    assert 0.4 * truth < lower < truth
+class Planted:
+    """Noise of a run with a bug in its mechanism."""
+
+    def __init__(self, honest, bug):
+        self.honest, self.bug = honest, bug
+
+    def mechanism(self, sigma, key, width, ranks):
+        made = self.honest.mechanism(sigma, key, width, ranks)
+        return self.bug(made, made)
+
+    def __getattr__(self, name):
+        return getattr(self.honest, name)
 
 
-class HalfNoise:
-    """Says sigma, adds half of it."""
-
-    hides = False
-
-    def __init__(self, plan, sigma, key):
-        self.honest, self.half = plan.mechanism(sigma, key), plan.mechanism(sigma / 2, key)
-        self.sigma, self.event = sigma, self.honest.event
-        self.perturb, self.prepare = self.half.perturb, self.half.prepare
-
-
-class ReusedNoise(HalfNoise):
+class Reused(WeakMechanism):
     """Draws once, and adds the same noise in every round."""
 
-    def __init__(self, plan, sigma, key):
-        super().__init__(plan, sigma, key)
-        self.noise = np.zeros(plan.width)
-        self.honest.perturb(self.noise)
-        self.perturb = self.add
+    drawn = None
 
-    def add(self, value, scale=1.0):
-        value += self.noise
+    def perturb(self, value, scale=1.0):
+        if self.drawn is None:
+            self.drawn = np.zeros_like(value)
+            self._does.perturb(self.drawn, scale)
+        value += self.drawn
 
 
-class NoiseThenClip(HalfNoise):
+class ThenClipped(WeakMechanism):
     """Adds the noise to a gradient that nobody clipped, and clips the sum."""
 
-    def __init__(self, plan, sigma, key):
-        super().__init__(plan, sigma, key)
-        self.perturb = self.add_and_clip
-
-    def add_and_clip(self, value, scale=1.0):
-        self.honest.perturb(value, scale)
-        value /= max(1.0, np.max(np.abs(value)), np.linalg.norm(value / max(1.0, np.max(np.abs(value)))))
+    def perturb(self, value, scale=1.0):
+        self._does.perturb(value, scale)
+        value /= max(1.0, np.max(np.abs(value)))
+        value /= max(1.0, np.linalg.norm(value))
 
 
-class Unclipped:
+class Unclipped(LocalProblem):
     """Declares the sensitivity of clipped records, and does not clip."""
 
-    def __init__(self, plan, rows, labels, key):
-        self.honest, stream = plan.problem(rows, labels, key), PrivateStream(key, "batch")
-        self.raw = LocalProblem(rows, labels, LOSSES["squared"], plan.settings.batch, 10 * LABEL, stream)
-        self.records = rows.count
+    def __init__(self, honest):
+        super().__init__(honest.rows, honest.labels, honest.loss, Batch("full"), 10 * LABEL, honest.stream)
+        self.honest = honest
 
     def subgradient(self, x):
-        declared = self.honest.subgradient(x)
-        return Query(self.raw.subgradient(x).value, declared.sensitivity, declared.sampling)
+        declared = self.honest._query
+        return Query(super().subgradient(x).value, declared.sensitivity, declared.sampling)
 
 
-class RealisedSize(LocalProblem):
+class RealisedSize:
     """Divides a Poisson batch by its realised size instead of the expected one."""
 
-    def __init__(self, plan, rows, labels, key):
-        stream = PrivateStream(key, "batch")
-        super().__init__(rows, labels, LOSSES["squared"], plan.settings.batch, plan.lipschitz, stream)
+    def __init__(self, honest):
+        self.honest, draw = honest, honest.draw
+        self.drawn = None
 
-    def draw(self):
-        self.drawn = super().draw()
-        return self.drawn
+        def remember():
+            self.drawn = draw()
+            return self.drawn
+
+        honest.draw = remember
 
     def subgradient(self, x):
-        query = super().subgradient(x)
+        query = self.honest.subgradient(x)
         np.multiply(query.value, query.sampling.expected / max(1, len(self.drawn)), out=query.value)
         return query
 
+    def __getattr__(self, name):
+        return getattr(self.honest, name)
+
+
+class OtherProblem(Settings):
+    """Settings of runs with a bug in the problem."""
+
+    def problem(self, rows, labels, stream):
+        return type(self).bug(super().problem(rows, labels, stream))
+
+
+def with_noise(bug):
+    return lambda settings: replace(settings, noise=Planted(settings.noise, bug))
+
+
+def with_problem(bug, noise=None):
+    def plant(settings):
+        made = type("Bug", (OtherProblem,), {"bug": bug})(
+            **{f.name: getattr(settings, f.name) for f in fields(settings)}
+        )
+        return made if noise is None else with_noise(noise)(made)
+
+    return plant
+
+
+class Lowered:
+    """Noise of which another rank has said that a third is enough."""
+
+    def __init__(self, honest):
+        self.honest = honest
+
+    def common(self, levels):
+        return [level / 3 for level in self.honest.common(levels)]
+
+    def __getattr__(self, name):
+        return getattr(self.honest, name)
+
 
 BUGS = {
-    "half the noise": (FULL, 10, 1500, False, {"make_mechanism": HalfNoise}),
-    "noise before clipping": (
-        FULL, 10, 200, False, {"make_mechanism": NoiseThenClip, "make_problem": Unclipped}
+    "half the noise": (FULL, Canary(10), 300, weaken(2)),
+    "a quarter of the noise of a sum": ([*FULL, *SHARES, "--noise-in", "sum"], Canary(10), 300, weaken(4)),
+    "noise before clipping": (FULL, Canary(10), 90, with_problem(Unclipped, ThenClipped)),
+    "noise reused across rounds": (ONE, Canary(20, opposed=True), 150, with_noise(Reused)),
+    "the realised batch size": (POISSON, Canary(200, opposed=True), 600, with_problem(RealisedSize)),
+    "noise lowered by another": (
+        ["--rounds", 4, "--epsilon", 1, "--delta", 1e-5], Canary(10), 450,
+        lambda settings: replace(settings, noise=Lowered(settings.noise)),
     ),
-    "noise reused across rounds": (ONE, 20, 150, True, {"make_mechanism": ReusedNoise}),
-    "the realised batch size": (POISSON, 2000, 130, True, {"make_problem": RealisedSize}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", sorted(BUGS))
+@pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_caught(bug):
-    config, records, runs, opposed, planted = BUGS[bug]
-    lower, certified = examine(config, records, runs, opposed, **planted)
-    assert audit.verdict(lower, certified, config.epsilon) == audit.VIOLATION, (lower, certified)
+    flags, canary, runs, plant = BUGS[bug]
+    lab = laboratory(*flags, canary=canary, plant=plant)
+    assert audited(lab, runs).refuted
+
+
+def test_noise_lowered_by_another_is_seen_in_the_ledger_too():
+    flags, canary, _, plant = BUGS["noise lowered by another"]
+    lab = laboratory(*flags, canary=canary, plant=plant)
+    lab.run(lab.world(1), 1)
+    [charged], [claimed] = lab.charged, lab.claim
+    assert charged.scale == pytest.approx(claimed.scale / 3)
+
+
+# --- figures -----------------------------------------------------------------------------------------------------
+
+
+def test_every_number_of_a_text_is_a_figure():
+    text = json.dumps([None, {"seconds": 1.5, "name": "abc", "list": [2, True]}])
+    assert dict(numbers_in(text)) == {
+        "/length": 2, "/0/length": 0, "/1/seconds": 1.5, "/1/name/length": 3, "/1/list/length": 2, "/1/list/0": 2,
+        "/1/list/1": 1,
+    }  # fmt: skip
+    assert list(numbers_in("no json")) == [("length", 7.0)]
+
+
+def test_a_figure_that_depends_on_the_records_is_found_and_chance_is_not():
+    rng = np.random.default_rng(0)
+    chance = [{f"f{k}": rng.normal() for k in range(20)} for _ in range(80)]
+    assert not compare(chance[:40], chance[40:]).separates(0.99)
+    slow = [one | {"seconds": one["f0"] + 3 * (k < 40)} for k, one in enumerate(chance)]
+    found = compare(slow[:40], slow[40:])
+    assert (found.separates(0.99), found.clearest[0][0], found.count) == (True, "seconds", 21)
+    some = [one if k < 40 else {} for k, one in enumerate(slow)]
+    assert compare(some[:40], some[40:]).separates(0.99)  # what only one world says is a figure too
+    assert not compare([{"a": 1.0}] * 9, [{"a": 1.0}] * 9).separates(0.99)
+
+
+WHOLE = ["--rounds", 3, "--epsilon", 1, "--delta", 1e-5]
+
+
+@pytest.mark.parametrize(
+    ("flags", "canary"),
+    [(["--algorithm", "admm"], Canary(100, leaves=True)), ([], Canary(100, 500, sparse=True, leaves=True))],
+)
+def test_no_figure_of_the_process_leaves_the_rank(flags, canary):
+    """Two shards that differ in one record, whole runs: what is not a message of the rounds is the same in all."""
+    found = examination.audit_figures(laboratory(*WHOLE, *flags, canary=canary), 12)
+    assert (found.count, found.clearest) == (0, ())
+
+
+def test_a_released_timing_is_found_in_whole_runs(monkeypatch):
+    """A number of steps that depends on the records, in what is told at the closing."""
+    from dpmpi.runtime import trainer  # noqa: PLC0415 - the planted bug is in it
+
+    record = trainer.rank_record
+
+    def told(job, seat, *rest):
+        steps = np.count_nonzero(job.shards[0].labels) if seat.agent.rank == 0 else 0
+        return record(job, seat, *rest) | {"steps": int(steps)}
+
+    monkeypatch.setattr(trainer, "rank_record", told)
+    found = examination.audit_figures(laboratory(*WHOLE, canary=Canary(10, leaves=True)), 12)
+    assert found.separates(0.99)
+    assert found.clearest[0][0].endswith("/steps")
+
+
+# --- one run -----------------------------------------------------------------------------------------------------
 
 
 def test_one_run_finds_far_too_little_noise_and_lets_certified_noise_pass():
-    config = Config(rounds=50, noise=0.02, delta=1e-5, batch="poisson:4", insecure_noise_seed=0)
-    bare = audit_one_run(lab(config, LoopbackTransport(2), 100), 100, 50)
+    flags, canary = ["--rounds", 50, "--delta", 1e-5, "--batch", "poisson:4"], Canary(100, 100)
+    bare = audit_one_run(laboratory(*flags, "--noise", 0.02, canary=canary, ranks=2), 50, 0.95)
     assert (bare.right, bare.guesses) == (50, 50)
-    assert 2 < bare.epsilon == one_run_bound(100, 50, 50, 1e-5, 0.95)
-    private = replace(config, noise=None, epsilon=1.0, allow_large_delta=True)
-    assert audit_one_run(lab(private, LoopbackTransport(2), 100), 100, 50).epsilon < 1.0
+    assert bare.epsilon > 2
+    assert audit_one_run(laboratory(*flags, "--epsilon", 1, canary=canary, ranks=2), 50, 0.95).epsilon < 1.0
 
 
 def test_one_run_catches_half_the_noise():
     """Full batches: every sign is told by one Gaussian pair, of mu twice as large as certified."""
-    config = replace(FULL, epsilon=2.0, delta=1e-5)
-    laboratory = lab(config, LoopbackTransport(2), 600, make_mechanism=HalfNoise)
-    mu = gdp_mu(2.0, 1e-5)
-    found = audit_one_run(laboratory, 600, 100)
-    assert found.right / 100 == pytest.approx(stats.norm.cdf(2 * mu), abs=0.15)
-    honest = audit_one_run(lab(config, LoopbackTransport(2), 600), 600, 100)
-    assert honest.epsilon <= 2.0
-    assert honest.right < found.right
+    flags, canary = ["--rounds", 2, "--epsilon", 2, "--delta", 1e-5], Canary(600, 600)
+    weak = audit_one_run(laboratory(*flags, canary=canary, ranks=2, plant=weaken(2)), 100, 0.95)
+    right = audit_one_run(laboratory(*flags, canary=canary, ranks=2), 100, 0.95)
+    assert right.epsilon <= 2.0
+    assert right.right < weak.right
+    assert gdp_mu(2.0, 1e-5) < 1
+
+
+def test_one_run_is_for_dual_averaging_with_plain_messages():
+    for flags in (["--algorithm", "admm"], ["--exchange", "shares"]):
+        with pytest.raises(ConfigError, match="expected dual averaging with plain messages for --one-run"):
+            audit_one_run(laboratory("--noise", 1, *flags), 5, 0.95)
 
 
 # --- the command -------------------------------------------------------------------------------------------------
 
 
 def test_the_command_writes_table_result_and_plot(tmp_path, capsys):
-    flags = ["--loopback", 3, "--records", 10, "--rounds", 5, "--noise", 0.001, "--delta", 0.01, "--runs", 10]
+    flags = ["--loopback", 3, "--records", 10, "--rounds", 5, "--noise", 0.001, "--delta", 0.01, "--runs", 30]
     assert command(["audit", *map(str, flags), "--out", str(tmp_path / "a")]) == 0
     result = json.loads((tmp_path / "a" / "result.json").read_text())
-    assert (result["ranks"], result["rounds"], result["trials"], result["batch"]) == (3, 5, 5, "full")
-    assert result["certified"] > result["lower"] >= 0
+    assert (result["ranks"], result["rounds"], result["trials"], result["batch"]) == (3, 5, 20, "full")
+    assert result["certified"] > result["lower"] > 0
+    assert result["mu_certified"] > result["mu_lower"] > 1
+    assert result["ledger_as_planned"] is True
     shown = capsys.readouterr().out
     assert "certified epsilon" in shown
-    assert audit.CONSISTENT in shown
+    assert "all messages that rank 0 sends and receives" in shown
+    assert examination.CONSISTENT in shown
     needs.package("matplotlib", "report")
     assert (tmp_path / "a" / "audit.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_violation_ends_with_code_1(monkeypatch, capsys):
-    monkeypatch.setattr(audit, "spent_epsilon", lambda spending, delta: 0.1)
-    flags = ["--loopback", 2, "--records", 10, "--rounds", 5, "--noise", 0.001, "--delta", 0.01, "--runs", 20]
+def test_a_violation_ends_with_code_1(capsys):
+    flags = ["--loopback", 2, "--records", 10, *mu_is(1.0, 2), "--runs", 120, "--weaken", 3, "--insecure-noise-seed", 0]
     assert command(["audit", *map(str, flags), "--json", "-"]) == 1
-    assert json.loads(capsys.readouterr().out)["verdict"] == audit.VIOLATION
+    result = json.loads(capsys.readouterr().out)
+    assert result["verdict"] == examination.VIOLATION
+    assert result["mu_lower"] > result["mu_certified"]
 
 
 def test_a_refuted_claim_is_a_finding_and_ends_with_code_0(capsys):
-    flags = ["--loopback", 2, "--records", 120, "--rounds", 60, "--epsilon", 1, "--delta", 0.01, "--runs", 120]
+    flags = ["--loopback", 2, "--records", 200, "--rounds", 200, "--epsilon", 1, "--delta", 0.01, "--runs", 150]
     more = ["--calibration", "theorem", "--batch", 1, "--insecure-noise-seed", 0]
     assert command(["audit", *map(str, flags + more), "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["verdict"] == audit.REFUTED
-    assert result["claimed"] == 1 < result["lower"] < result["certified"]
+    assert result["verdict"] == examination.REFUTED
+    assert result["claimed"] == 1 < result["certified"]
     assert result["insecure_noise"] is True
+
+
+def test_all_methods_are_audited_with_certified_noise_and_with_a_third_of_it(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(every_method, "ALGORITHMS", {name: ALGORITHMS[name] for name in ("dda", "pvp-admm")})
+    flags = [
+        "--all",
+        "--runs",
+        90,
+        "--rounds",
+        2,
+        "--epsilon",
+        5,
+        "--insecure-noise-seed",
+        3,
+        "--json",
+        tmp_path / "all.json",
+    ]
+    assert command(["audit", *map(str, flags)]) == 0
+    results = json.loads((tmp_path / "all.json").read_text())
+    told = [(one["algorithm"], one["weakened"], one["verdict"].startswith("VIOLATION")) for one in results]
+    assert told == [("dda", 1, False), ("dda", 3, True), ("pvp-admm", 1, False), ("pvp-admm", 3, False)]
+    shown = capsys.readouterr().out
+    assert "| `dda` | 1/3 |" in shown
+    assert "loose: spherical Laplace noise" in shown
 
 
 @pytest.mark.parametrize(
@@ -385,12 +434,16 @@ def test_a_refuted_claim_is_a_finding_and_ends_with_code_0(capsys):
     [
         (["--noise", "1", "--data", "synthetic"], "--data does not apply to an audit"),
         (["--rounds", "5"], "give --epsilon and --delta, or --noise"),
-        (["--noise", "1", "--runs", "3"], "--runs must be at least 4, got 3"),
+        (["--noise", "1", "--runs", "3"], "--runs must be at least 12, got 3"),
         (["--noise", "1", "--confidence", "1"], "--confidence must be in"),
+        (["--noise", "1", "--weaken", "0"], "--weaken must be greater than 0"),
         (["--noise", "1", "--one-run", "--canaries", "2000"], "expected --guesses <= --canaries <= --records"),
+        (["--noise", "1", "--one-run", "--figures"], "give --one-run or --figures"),
         (["--noise", "1", "--loopback", "1"], "the audit reads a wire"),
-        (["--noise", "1", "--loopback", "2", "--batch", "fixed:2000"], "at most the 1000 records"),
+        (["--noise", "1", "--loopback", "2", "--batch", "fixed:2000"], "at most the 100 records"),
         (["--noise", "1", "--runz", "3"], "unknown flag --runz"),
+        (["--all", "--algorithm", "dda"], "--algorithm does not apply to --all"),
+        (["--all", "--one-run"], "--all audits two worlds"),
     ],
 )
 def test_wrong_flags_are_one_line_and_exit_code_2(flags, expected, capsys):
@@ -401,4 +454,4 @@ def test_wrong_flags_are_one_line_and_exit_code_2(flags, expected, capsys):
 
 def test_a_result_that_could_not_be_written_is_refused_before_the_runs():
     with pytest.raises(ConfigError, match="--json: expected a file in a folder that is there"):
-        audit.main(["--records", "10", "--runs", "2", "--noise", "1", "--json", "/nowhere/at/all.json"])
+        audit.main(["--records", "10", "--runs", "12", "--noise", "1", "--json", "/nowhere/at/all.json"])

@@ -1,177 +1,310 @@
-"""From observed releases to a lower bound of epsilon that holds with a stated confidence.
+"""From scores of runs in two worlds to a verdict that holds with a stated confidence.
 
-Two worlds. A mechanism is (eps, delta)-DP only if, for adjacent shards and every event E, both ways round,
+**The trade-off.** A test that tells two adjacent shards apart has a rate of false alarms a and a rate of misses b. What
+is certified is a curve f below which no test can get, b >= f(a). For mu-Gaussian DP, and for (eps, delta) pairs, it is
 
-    P(E | shard) <= e^eps P(E | neighbour) + delta                                                     (1)
+    f(a) = Phi( Phi^-1(1 - a) - mu )                                                                    (1)
+    f(a) = max over the pairs of max( 0, 1 - delta - e^eps a, e^-eps (1 - delta - a) )                  (2)
 
-An event is a score above (or below) a threshold. Score, direction and threshold are chosen on one part of the runs; on
-the other part E occurs k+ times out of n+ in one world and k- out of n- in the other, and with p the lower
-Clopper-Pearson limit of k+/n+ and q the upper one of k-/n-, each at half of the permitted error,
+The test is a score above a threshold, learned on one part of the runs. On the other part, a' and b' are the upper
+Clopper-Pearson limits of both rates, each at half of the permitted error. Whatever the mechanism, the true rates lie
+in the rectangle below (a', b') with the stated confidence; if all of it lies below the curve, the claim is refuted:
 
-    eps >= log( (p - delta) / q )                                                                      (2)
+    b' < f(a'),    for Gaussian DP the same as    mu >= Phi^-1(1 - a') - Phi^-1(b') > what is certified  (3)
 
-with the stated confidence, whatever the mechanism. (2) is never larger than log(n-), however bad the mechanism is.
+(Nasr et al. 2023). f falls, so the corner decides.
 
-One run. m canaries carry independent random signs, each of which is one record's; r of the signs are guessed and v
+**At one delta.** A mechanism is (eps, delta)-DP only if P(E | shard) <= e^eps P(E | neighbour) + delta, both ways
+round. With the same limits, the larger one of
+
+    eps >= log( (1 - b' - delta) / a' )    and    eps >= log( (1 - a' - delta) / b' )                    (4)
+
+This needs no claim, is never larger than log(n), and is far weaker than (3).
+
+**One run.** m canaries carry independent random signs, each of which is one record's; r of the signs are guessed and v
 guesses are right. If the run is (eps, delta)-DP then (Steinke, Nasr, Jagielski 2023, Theorem 5.2)
 
-    P(at least v right) <= f(v) + 2 m delta max_{1 <= i <= v} (f(v - i) - f(v)) / i                    (3)
-    f(v) = P( Binomial(r, e^eps / (1 + e^eps)) >= v )
+    P(at least v right) <= g(v) + 2 m delta max_{1 <= i <= v} (g(v - i) - g(v)) / i                     (5)
+    g(v) = P( Binomial(r, e^eps / (1 + e^eps)) >= v )
 
-and the lower bound is the largest eps at which (3) stays below the permitted error.
+and the lower bound is the largest eps at which (5) stays below the permitted error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError
+from dpmpi.privacy.gdp import gdp_epsilon
+from dpmpi.privacy.releases import spent_epsilon
+from dpmpi.privacy.spending import Spending, release_groups
 
-SHARPEST = 1e-3
-"""Below this fraction of the signal, noise counts as so much in the likelihood: it must not divide by zero."""
+DELTAS = (1e-6, 1e-5, 1e-4, 1e-3, 0.003, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Where (2) is certified, beside the run's delta: small ones bind where rates are small, large ones in the middle."""
+CUTS = 200
+"""The most thresholds that are tried."""
 
 
-# --- scores ----------------------------------------------------------------------------------------------------------
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+class Claim(Protocol):
+    """A trade-off curve."""
+
+    def least_misses(self, alarms: Array) -> Array:
+        """Return f at rates of false alarms."""
+
+    def quantiles(self, alarms: Array) -> Array:
+        """Return Phi^-1 of f, as far as it can be told from minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
-    """What a canary does to a release r: without it r is about `base`, with it, at `rate`, `plus` or `minus` more."""
+class GaussianClaim:
+    """The curve (1)."""
 
-    base: float
-    plus: float
-    minus: float
-    rate: float
-    sigma: float
+    mu: float
 
+    def least_misses(self, alarms: Array) -> Array:
+        """Return (1)."""
+        from scipy.special import ndtr  # noqa: PLC0415 - only one rank needs it
 
-def likelihood(releases: Array, signal: Signal) -> Array:
-    """Return, column by column, the log-likelihood ratio of a canary of sign + against one of sign -.
+        return np.asarray(ndtr(self.quantiles(alarms)))
 
-    With s the rate, b the base, p and m the two shifts, and noise of deviation sigma, it is
+    def quantiles(self, alarms: Array) -> Array:
+        """Return Phi^-1 of (1)."""
+        return _normal_quantiles(1.0 - np.asarray(alarms)) - self.mu
 
-        sum_t log( 1 - s + s e^{(p (r_t - b) - p^2/2)/sigma^2} ) - the same with m                      (4)
-
-    which is the best score there is, if rounds are independent and the noise is what it should be.
-    """
-    shift = max(abs(signal.plus), abs(signal.minus))
-    variance = max(signal.sigma, SHARPEST * shift) ** 2
-    r = releases - signal.base
-    up = (signal.plus * r - signal.plus**2 / 2) / variance
-    down = (signal.minus * r - signal.minus**2 / 2) / variance
-    if signal.rate < 1.0:
-        absent, present = math.log1p(-signal.rate), math.log(signal.rate)
-        up, down = np.logaddexp(absent, present + up), np.logaddexp(absent, present + down)
-    return np.asarray((up - down).sum(axis=0))
+    def epsilon(self, delta: float) -> float:
+        """Return the epsilon that it comes to."""
+        return gdp_epsilon(self.mu, delta)
 
 
-def scores(releases: Array, signal: Signal) -> dict[str, float]:
-    """Return the scores of one run, all of them large for a canary of sign +.
+@dataclass(frozen=True, slots=True)
+class PairsClaim:
+    """The curve (2)."""
 
-    The likelihood ratio trusts that rounds are independent; noise that is the same in every round drops out of the
-    distances from the median.
-    """
-    return {
-        "likelihood ratio": float(likelihood(releases, signal)),
-        "distance from the median": float(np.sum(releases - np.median(releases))),
-    }
+    pairs: tuple[tuple[float, float], ...]
+    """(epsilon, delta)"""
+
+    def least_misses(self, alarms: Array) -> Array:
+        """Return (2)."""
+        a, found = np.asarray(alarms, dtype=np.float64), np.zeros_like(alarms, dtype=np.float64)
+        for epsilon, delta in self.pairs:
+            if epsilon < 700.0:
+                found = np.maximum(found, 1.0 - delta - math.exp(epsilon) * a)
+            found = np.maximum(found, math.exp(-epsilon) * (1.0 - delta - a))
+        return found
+
+    def quantiles(self, alarms: Array) -> Array:
+        """Return Phi^-1 of (2)."""
+        return _normal_quantiles(self.least_misses(alarms))
 
 
-# --- two worlds ------------------------------------------------------------------------------------------------------
+def _normal_quantiles(p: Array) -> Array:
+    from scipy.special import ndtri  # noqa: PLC0415 - only one rank needs it
+
+    return np.asarray(ndtri(np.clip(p, 1e-300, 1.0 - 1e-16)))
+
+
+def certified_claim(spending: Spending, delta: float) -> Claim:
+    """Return the curve of these releases: (1) where it is exact, else (2) from the accountant at many deltas."""
+    groups = release_groups(spending)
+    if len(groups) == 1 and groups[0].noise == "gaussian" and groups[0].kind == "full":
+        return GaussianClaim(1.0 / groups[0].z)
+    deltas = sorted({*DELTAS, *([delta] if delta > 0 else [])})
+    certified = [(spent_epsilon(spending, one), one) for one in deltas]
+    return PairsClaim(tuple((epsilon, one) for epsilon, one in certified if epsilon is not None))
+
+
+# --- rates -----------------------------------------------------------------------------------------------------------
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
     """Return the lower and the upper limit of a probability, each of which holds with `confidence`."""
-    lower, upper = _limits(trials, confidence)
-    return float(lower[successes]), float(upper[successes])
+    k = np.array([float(successes)])
+    return float(lower_limit(k, trials, confidence)[0]), float(upper_limit(k, trials, confidence)[0])
 
 
-def _limits(trials: int, confidence: float) -> tuple[Array, Array]:
-    """Return the one-sided limits for 0 ... trials successes: quantiles of Beta distributions."""
+def lower_limit(successes: Array, trials: int, confidence: float) -> Array:
+    """Return lower limits: quantiles of Beta distributions, for any numbers of successes."""
     from scipy.special import betaincinv  # noqa: PLC0415 - only one rank needs it
 
-    k = np.arange(trials + 1.0)
-    lower, upper = np.zeros(trials + 1), np.ones(trials + 1)
-    lower[1:] = betaincinv(k[1:], trials - k[1:] + 1, 1.0 - confidence)
-    upper[:-1] = betaincinv(k[:-1] + 1, trials - k[:-1], confidence)
-    return lower, upper
+    k = np.asarray(successes, dtype=np.float64)
+    return np.where(k > 0, betaincinv(np.maximum(k, 1e-9), trials - k + 1, 1.0 - confidence), 0.0)
+
+
+def upper_limit(successes: Array, trials: int, confidence: float) -> Array:
+    """Return upper limits."""
+    return np.asarray(1.0 - lower_limit(trials - np.asarray(successes), trials, confidence))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often the test was wrong in each world, out of so many trials in either."""
+
+    misses: int
+    false_alarms: int
+    trials: int
+
+    def corner(self, confidence: float) -> tuple[float, float]:
+        """Return (a', b'): with `confidence` both rates lie below."""
+        each = (1.0 + confidence) / 2.0
+        return tuple(clopper_pearson(k, self.trials, each)[1] for k in (self.false_alarms, self.misses))  # type: ignore[return-value]
+
+
+def refutes(counts: Counts, claim: Claim, confidence: float) -> bool:
+    """Return whether the rectangle lies wholly below the curve, (3)."""
+    alarms, misses = counts.corner(confidence)
+    return bool(misses < claim.least_misses(np.array(alarms)))
+
+
+def mu_bound(counts: Counts, confidence: float) -> float:
+    """Return the lower bound (3) of mu, 0 at least: for mechanisms that are Gaussian DP."""
+    alarms, misses = map(np.array, counts.corner(confidence))
+    return max(0.0, float(_normal_quantiles(1.0 - alarms) - _normal_quantiles(misses)))
 
 
 def epsilon_from_rates(hit: Array | float, false: Array | float, delta: float) -> Array:
-    """Return (2) for lower limits `hit` and upper limits `false`; 0 where it says nothing."""
+    """Return (4) for lower limits `hit` and upper limits `false`; 0 where it says nothing."""
     gain = np.maximum(np.asarray(hit) - delta, 0.0)
     with np.errstate(divide="ignore"):
         return np.asarray(np.maximum(np.log(gain) - np.log(false), 0.0))
 
 
+def epsilon_bound(counts: Counts, delta: float, confidence: float) -> float:
+    """Return (4)."""
+    alarms, misses = map(np.array, counts.corner(confidence))
+    return float(epsilon_at(alarms, misses, delta))
+
+
+# --- the test --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The event: `sign` times the score exceeds `threshold`."""
+    """The test: `sign` times the score above `threshold` means the world +."""
 
     score: str
     sign: int
     threshold: float
 
-    def count(self, values: Array) -> int:
-        """Return how often the event occurs."""
-        return int(np.count_nonzero(self.sign * values > self.threshold))
+    def count(self, plus: Mapping[str, Array], minus: Mapping[str, Array]) -> Counts:
+        """Return how often the test is wrong on these runs."""
+        hit, alarm = (self.sign * world[self.score] > self.threshold for world in (plus, minus))
+        return Counts(int(np.count_nonzero(~hit)), int(np.count_nonzero(alarm)), len(hit))
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A lower bound of epsilon, and the counts that it comes from."""
+class Rates:
+    """Rates of false alarms and misses that thresholds would have, and how they are to be tested."""
 
-    epsilon: float
-    rule: Rule
-    hits: int
-    false_alarms: int
+    alarms: Array
+    misses: Array
     trials: int
+    confidence: float
+
+    @property
+    def corner(self) -> tuple[Array, Array]:
+        """(a', b') if the counts came out as expected."""
+        each, n = (1.0 + self.confidence) / 2.0, self.trials
+        return upper_limit(n * self.alarms, n, each), upper_limit(n * self.misses, n, each)
 
 
-def choose_rule(plus: Mapping[str, Array], minus: Mapping[str, Array], delta: float, confidence: float) -> Rule:
-    """Return the rule whose bound (2) is largest on these runs; use it on other runs only."""
+Worth = Callable[[Rates], Array]
+"""How good thresholds are."""
+
+
+def against(claim: Claim) -> Worth:
+    """Return how far below a curve the corner would lie, in normal quantiles.
+
+    Where it would lie below, in deviations of that distance, which decide the power: a count near half of the trials
+    varies least.
+    """
+
+    def margin(rates: Rates) -> Array:
+        alarms, misses = rates.corner
+        below = claim.quantiles(alarms) - _normal_quantiles(misses)
+        tie = 1e-6 * (_normal_quantiles(1.0 - alarms) - _normal_quantiles(misses))  # where the curve is next to 0
+        spread = np.sqrt(sum(_quantile_variance(rate, rates.trials) for rate in (rates.alarms, rates.misses)))
+        return np.where(below > 0.0, below / spread, below) + tie
+
+    return margin
+
+
+def _quantile_variance(rate: Array, trials: int) -> Array:
+    """Return the variance of the normal quantile of a rate that is estimated from so many trials."""
+    p = np.clip(rate, 0.5 / trials, 1.0 - 0.5 / trials)
+    density = np.exp(-(_normal_quantiles(p) ** 2) / 2.0) / math.sqrt(2.0 * math.pi)
+    return np.asarray(p * (1.0 - p) / (trials * density**2))
+
+
+def at_delta(delta: float) -> Worth:
+    """Return the bound (4)."""
+    return lambda rates: epsilon_at(*rates.corner, delta)
+
+
+def epsilon_at(alarms: Array, misses: Array, delta: float) -> Array:
+    """Return (4) for a corner."""
+    forth, back = epsilon_from_rates(1.0 - misses, alarms, delta), epsilon_from_rates(1.0 - alarms, misses, delta)
+    return np.maximum(forth, back)
+
+
+def choose_rule(
+    plus: Mapping[str, Array], minus: Mapping[str, Array], worth: Worth, trials: int, confidence: float
+) -> Rule:
+    """Return the rule that is worth most if rates are as on these runs, smoothed; use it on other runs only."""
     best, value = Rule(next(iter(plus)), 1, math.inf), -math.inf
     for name in plus:
-        for sign, world, other in ((1, plus[name], minus[name]), (-1, minus[name], plus[name])):
-            hits, alarms = np.sort(sign * world), np.sort(sign * other)
-            both = np.unique(np.concatenate([hits, alarms]))
-            cuts = (both[:-1] + both[1:]) / 2.0
-            if len(cuts) == 0:
+        for sign in (1, -1):
+            up, down = sign * plus[name], sign * minus[name]
+            both = np.unique(np.concatenate([up, down]))
+            if len(both) < 2:
                 continue
-            k = len(hits) - np.searchsorted(hits, cuts, side="right")
-            j = len(alarms) - np.searchsorted(alarms, cuts, side="right")
-            lower, _ = _limits(len(hits), (1.0 + confidence) / 2.0)
-            _, upper = _limits(len(alarms), (1.0 + confidence) / 2.0)
-            found = epsilon_from_rates(lower[k], upper[j], delta)
-            # Among equals the widest gap between the two worlds is the most likely to hold on other runs.
-            at = max(np.flatnonzero(found == found.max()), key=lambda i: both[i + 1] - both[i])
+            cuts = (both[:-1] + both[1:]) / 2.0
+            cuts = cuts[np.unique(np.linspace(0, len(cuts) - 1, CUTS).astype(int))]
+            found = worth(Rates(_share_above(down, cuts), 1.0 - _share_above(up, cuts), trials, confidence))
+            at = int(np.argmax(found))
             if found[at] > value:
                 best, value = Rule(name, sign, float(cuts[at])), float(found[at])
     return best
 
 
-def two_world_bound(plus: Mapping[str, Array], minus: Mapping[str, Array], delta: float, confidence: float) -> Bound:
-    """Return the bound (2) from the scores of runs in the two worlds: chosen on the even runs, measured on the odd."""
-    first, second = ({name: values[::2] for name, values in world.items()} for world in (plus, minus))
-    rule = choose_rule(first, second, delta, confidence)
-    world, other = (plus, minus) if rule.sign > 0 else (minus, plus)
-    hits, alarms = rule.count(world[rule.score][1::2]), rule.count(other[rule.score][1::2])
-    trials = len(world[rule.score][1::2])
-    hit, _ = clopper_pearson(hits, trials, (1.0 + confidence) / 2.0)
-    _, false = clopper_pearson(alarms, trials, (1.0 + confidence) / 2.0)
-    return Bound(float(epsilon_from_rates(hit, false, delta)), rule, hits, alarms, trials)
+def _share_above(scores: Array, cuts: Array) -> Array:
+    """Return the share of scores above each cut, every score smeared by Silverman's bandwidth."""
+    from scipy.special import ndtr  # noqa: PLC0415 - only one rank needs it
+
+    low, high = np.quantile(scores, [0.25, 0.75])
+    width = 0.9 * min(float(np.std(scores)), float(high - low) / 1.34) * len(scores) ** -0.2
+    if width <= 0.0:
+        return np.asarray(np.mean(scores[:, None] > cuts, axis=0))
+    return np.asarray(np.mean(ndtr((scores[:, None] - cuts) / width), axis=0))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of runs in both worlds by name: those to learn a rule from, and those to count on."""
+
+    learn: tuple[Mapping[str, Array], Mapping[str, Array]]
+    count: tuple[Mapping[str, Array], Mapping[str, Array]]
+
+    def test(self, worth: Worth, confidence: float) -> tuple[Rule, Counts]:
+        """Return the best rule of the runs to learn from, and how often it is wrong on the others."""
+        trials = len(next(iter(self.count[0].values())))
+        rule = choose_rule(*self.learn, worth, trials, confidence)
+        return rule, rule.count(*self.count)
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
 def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return the right-hand side of (3): how likely so many right guesses are under (epsilon, delta)-DP, at most."""
+    """Return the right-hand side of (5): how likely so many right guesses are under (epsilon, delta)-DP, at most."""
     from scipy.special import betainc, gammaln  # noqa: PLC0415 - only one rank needs it
 
     if not 0 <= right <= guesses <= canaries:
@@ -179,7 +312,7 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
     if right == 0:
         return 1.0
     accuracy = 1.0 / (1.0 + math.exp(-epsilon))
-    tail = float(betainc(right, guesses - right + 1, accuracy))  # f(v)
+    tail = float(betainc(right, guesses - right + 1, accuracy))  # g(v)
     v = np.arange(right - 1.0, -1.0, -1.0)
     log_mass = gammaln(guesses + 1) - gammaln(v + 1) - gammaln(guesses - v + 1)
     log_mass += v * math.log(accuracy) - (guesses - v) * np.logaddexp(0.0, epsilon)
@@ -188,9 +321,9 @@ def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, del
 
 
 def one_run_bound(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """Return the largest epsilon that (3) rejects with `confidence`; 0 if it rejects none.
+    """Return the largest epsilon that (5) rejects with `confidence`; 0 if it rejects none.
 
-    The delta term of (3) is not monotone in epsilon, so the search walks up from 0 and ends at the first that stands.
+    The delta term of (5) is not monotone in epsilon, so the search walks up from 0 and ends at the first that stands.
     """
     error = 1.0 - confidence
     low, step = 0.0, 0.01

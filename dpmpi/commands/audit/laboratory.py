@@ -1,0 +1,234 @@
+"""Runs for the audit: the product itself, again and again, over shards with a canary.
+
+The first rank holds a *gradient canary*: a record u (all coordinates equal, of norm 1) whose label is so large that its
+clipped gradient is +L u or -L u, whatever the model is; for the mean loss it is a corner of the cube or the opposite
+one. The two signs are two adjacent shards, as far apart as records can be. The other records are *silent* (gradient 0)
+or *opposed* (gradient -L u: the worst case of batches of a fixed size, in which a record that is not drawn leaves its
+place to another). The other ranks' records are silent.
+
+Everything else is a run: `assemble` and `open_ledgers` calibrate, make mechanisms, agents, exchanges, seals and ledgers
+(in a folder that is thrown away), and the engine runs the rounds on the given transport. What the runs are held
+against, the *claim*, is computed here, from the settings and public facts alone: not from what a run was told.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpmpi.commands.audit.figures import FigureTap, silence
+from dpmpi.commands.audit.listening import VICTIM, Heard, heard, listen
+from dpmpi.core import Array, Mechanism
+from dpmpi.data.source import Shard, Source, SourceOptions, Survey
+from dpmpi.errors import ConfigError
+from dpmpi.network.channel import Transport
+from dpmpi.network.collective import on_first_rank
+from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.releases import tally
+from dpmpi.problem.rows import Csr, Dense, Rows
+from dpmpi.rng import fresh_key
+from dpmpi.runtime.assembly import assemble, open_ledgers
+from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.output.progress import Progress
+from dpmpi.runtime.plan import make_plan, noise_levels
+from dpmpi.runtime.settings import Settings
+from dpmpi.runtime.trainer import Trainer
+
+LABEL = 1e100
+"""So large that no model comes near: the clipped gradient has norm L and the sign of -label."""
+RADIUS = 1.0
+"""Of the cube of the mean loss."""
+
+
+@dataclass(frozen=True)
+class Canary:
+    """The shard that is to be told from its neighbour."""
+
+    records: int
+    dimension: int = 5
+    opposed: bool = False
+    sparse: bool = False
+    """Whether rows are kept as their nonzeros."""
+    leaves: bool = False
+    """Whether one world has an empty record in the canary's place, and not the opposite canary."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryShards(Source):
+    """Shards that are made up: the canary, and records that are silent or opposed to it."""
+
+    name: ClassVar[str] = "canary"
+    private: ClassVar[bool] = True
+    canary: Canary
+    sign: int
+    """The world: +1 or -1."""
+    mean: bool
+    """Whether records are points whose mean is looked for, without labels."""
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Return the shard of a rank; of the first one, with the canary as its first record."""
+        canary, sign = self.canary, self.sign
+        X, y = np.zeros((canary.records, canary.dimension)), np.zeros(canary.records)
+        if rank == VICTIM:
+            side = RADIUS if self.mean else canary.dimension**-0.5
+            signs = np.full(canary.records, -1.0 if canary.opposed else 0.0)
+            signs[0] = 0.0 if canary.leaves and sign < 0 else sign
+            X[signs != 0.0] = side
+            if self.mean:
+                X *= -signs[:, None]  # the gradient of a point d is x - d
+            else:
+                y = -signs * LABEL
+        return _shard(X, y, sparse=canary.sparse)
+
+
+@dataclass(frozen=True, slots=True)
+class ManyCanaries(Source):
+    """Shards with a canary in each of the first coordinates of the victim's, of the given signs."""
+
+    name: ClassVar[str] = "canaries"
+    private: ClassVar[bool] = True
+    records: int
+    signs: tuple[float, ...]
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Return the shard of a rank."""
+        k = len(self.signs)
+        X, y = np.zeros((self.records, k)), np.zeros(self.records)
+        if rank == VICTIM:
+            X[:k], y[:k] = np.eye(k), -np.array(self.signs) * LABEL
+        return _shard(X, y)
+
+
+def _shard(X: Array, y: Array, *, sparse: bool = False) -> Shard:
+    rows: Rows = Dense(X)
+    if sparse:
+        where = np.nonzero(X)
+        indptr = np.concatenate([[0], np.cumsum(np.count_nonzero(X, axis=1))])
+        rows = Csr(indptr, where[1], X[where], X.shape[1])
+    return Shard(rows, y, Dense(np.zeros((0, X.shape[1]))), np.zeros(0))
+
+
+class Weakened:
+    """Noise of which a part is missing, although the ledger is told of all of it: for trying out the audit."""
+
+    def __init__(self, honest: Any, factor: float) -> None:
+        self._honest, self._factor = honest, factor
+
+    def mechanism(self, sigma: float, key: bytes, width: int, ranks: int) -> Mechanism:
+        """Return a mechanism that says sigma, and adds sigma/factor."""
+        return WeakMechanism(
+            self._honest.mechanism(sigma, key, width, ranks),
+            self._honest.mechanism(sigma / self._factor, key, width, ranks),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._honest, name)
+
+
+class WeakMechanism:
+    """A mechanism that charges like one and adds noise like another."""
+
+    def __init__(self, says: Any, does: Any) -> None:
+        self.sigma, self.event = says.sigma, says.event
+        self._does = does
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._does, name)
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that is thrown away, in memory where there is one: its ledgers need not outlive anything."""
+    memory = Path("/dev/shm")  # noqa: S108 - only as the parent of a folder with a random name
+    return tempfile.TemporaryDirectory(prefix="dpmpi-audit-", dir=memory if os.access(memory, os.W_OK) else None)
+
+
+Plant = Callable[[Settings], Settings]
+"""Changes the settings of the runs, not those of the claim: a bug that the audit is to find."""
+
+
+def weaken(factor: float) -> Plant:
+    """Return a planted bug: noise that is `factor` times too small."""
+    return lambda settings: replace(settings, noise=Weakened(settings.noise, factor))  # type: ignore[arg-type]
+
+
+def honest(settings: Settings) -> Settings:
+    """Return the settings as they are."""
+    return settings
+
+
+class Laboratory:
+    """Runs the product over made-up shards, and listens; all processes do the same together."""
+
+    def __init__(self, settings: Settings, transport: Transport, canary: Canary, plant: Plant = honest) -> None:
+        n, config = transport.size, settings.config
+        if n < 2:
+            raise ConfigError("the audit reads a wire: start it as mpirun -n 4 python -m dpmpi audit, or --loopback 4")
+        self.transport, self.canary, self.plant = transport, canary, plant
+        plan = make_plan(settings, settings.schedule(n), [canary.records] * n, canary.dimension)
+        plan.check()
+        if plan.active[VICTIM] == 0:
+            raise ConfigError(f"rank {VICTIM} never speaks in {config.rounds} rounds: give --rounds more")
+        self.plan, self.settings, self.config = plan, plan.settings, plan.config
+        terms = plan.terms(VICTIM)
+        self.sigma = float(on_first_rank(transport, lambda: noise_levels(plan))[VICTIM])
+        self.claim: Counter[ReleaseEvent] = tally(plan.releases(terms, self.sigma))
+        """What the victim may release, by its own reckoning."""
+        self.rate = terms.sampling.rate if terms.sampling.kind != "full" else 1.0
+        self.charged: Counter[Any] = Counter()
+        """What the victim's first run charged to its ledger."""
+        self.listens = VICTIM in transport.ranks
+        self.progress = Progress(0, shown=False)
+        self.runs = 0
+
+    def seed(self) -> int:
+        """Return a seed for runs that may be repeated, the same on all ranks and another in every audit."""
+        given = self.config.insecure_noise_seed
+        if given is not None:
+            return 1_000_000 * (given + 1)
+        return int(on_first_rank(self.transport, lambda: int.from_bytes(fresh_key()[:6], "little")))
+
+    def world(self, sign: int) -> Source:
+        """Return the shards of one of the two worlds."""
+        return CanaryShards(SourceOptions(), self.canary, sign, self.settings.loss is None)
+
+    def settings_of(self, source: Source, seed: int | None) -> Settings:
+        """Return the settings of a run over these shards; without a seed its keys are fresh, as always."""
+        config = replace(self.config, insecure_noise_seed=seed)
+        return self.plant(replace(self.settings, config=config, given=source))
+
+    def run(self, source: Source, seed: int | None) -> Heard:
+        """Run all rounds over these shards; return what was heard, where the victim is."""
+        config, settings = self.config, self.settings_of(source, seed)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(scratch()))
+            job = assemble(settings, self.transport, lambda rank: folder / f"rank-{rank}.jsonl", stack)
+            open_ledgers(job, stack)
+            tap = listen(job)
+            for last in self.progress.pieces(0, config.rounds):
+                job.engine.advance(last)
+                self.progress.update(self.runs * config.rounds + last)
+            self.runs += 1
+            if self.listens and not self.charged:
+                self.charged = job.spending()[VICTIM]
+            return heard(job, tap)
+
+    def run_whole(self, source: Source) -> dict[str, float]:
+        """Run a job over these shards from its start to its closing; return the figures that the victim handed over."""
+        tap = FigureTap(self.transport)
+        settings = self.settings_of(source, self.config.insecure_noise_seed)
+        with ExitStack() as stack:
+            directory = RunDirectory(Path(stack.enter_context(scratch())))
+            stack.enter_context(silence())
+            job = assemble(settings, tap, directory.ledger, stack)
+            open_ledgers(job, stack)
+            Trainer(job, directory, lambda: False).run()
+        self.runs += 1
+        return tap.heard

@@ -1,0 +1,149 @@
+"""What an adversary hears of the victim: every message that it sends or receives, as its peers read it.
+
+Messages are heard inside of the seals, because a peer opens them. Of sums in which nobody sees a summand, everybody
+hears the sum; colluders know what they put into it themselves, and take it off:
+
+    heard = sum of all summands - those of the colluders                                                (1)
+
+With noise inside the sum there are `--colluders` of them. Noise on each rank's own value must hold against everybody
+else, so then all other ranks collude, and (1) is the victim's own vector.
+
+Every vector becomes one number, its product with the unit vector of equal coordinates, which is the canary's direction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpmpi.core import Array, Hidden, Mix, Request
+from dpmpi.crypto.ring import decode
+from dpmpi.network.channel import SHARES_TAG, Channel, Exchange, Neighbourhood, Transport
+from dpmpi.runtime.assembly import Job
+from dpmpi.runtime.engine import Seat
+from dpmpi.runtime.messages import SharedSums
+
+VICTIM = 0
+"""The rank that holds the canary."""
+
+
+def project(vector: Array, dimension: int) -> list[float]:
+    """Return the products of a message with the canary's direction: one for each model-sized part, or one in all."""
+    whole = vector.size >= dimension and vector.size % dimension == 0
+    width = dimension if whole else max(vector.size, 1)
+    return list(map(float, vector.reshape(-1, width).sum(axis=1) / math.sqrt(width)))
+
+
+@dataclass
+class Heard:
+    """Vectors that were heard, one entry for each exchange of the victim."""
+
+    sent: list[Array] = field(default_factory=list)
+    """What the victim said."""
+    received: list[list[Array]] = field(default_factory=list)
+    """What it was told, or what everybody was."""
+
+    def numbers(self, dimension: int) -> list[tuple[list[float], list[float]]]:
+        """Return the projections of each exchange: of what was sent, and of what was received."""
+        return [
+            (project(own, dimension), [x for other in others for x in project(other, dimension)])
+            for own, others in zip(self.sent, self.received, strict=True)
+        ]
+
+
+class Tap:
+    """A transport that hears the exchanges of the victim."""
+
+    def __init__(self, inside: Transport, read: Any) -> None:
+        self._inside, self._read = inside, read
+        self.heard = Heard()
+        self._last: Channel | None = None
+
+    def start(self, channel: Channel) -> None:
+        """Note what came of the exchange before and what is said in this one, then send it."""
+        if channel.rank == VICTIM and channel.tag != SHARES_TAG:
+            self.finish()
+            self.heard.sent.append(self._read(channel.outgoing[channel.turn][0]))
+            self._last = channel
+        self._inside.start(channel)
+
+    def finish(self) -> None:
+        """Note what came in the last exchange: its buffers hold it until the next one begins."""
+        if self._last is not None:
+            self.heard.received.append([self._read(payload) for payload in self._last.incoming])
+            self._last = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
+class Summands:
+    """A rank's exchange that remembers what a colluder puts into sums, to hand it over; zeros for other ranks."""
+
+    def __init__(self, inside: Exchange, bits: int, colludes: bool) -> None:
+        self._inside, self._bits, self._colludes = inside, bits, colludes
+        self.given: list[Array] = []
+
+    def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
+        """Remember the summand, then serve the request."""
+        summand = self._summand(request)
+        self.given.append(summand if self._colludes else np.zeros(summand.size))
+        return (yield from self._inside.serve(request, near, round_))
+
+    def _summand(self, request: Request) -> Array:
+        plus = request.plus if isinstance(request, Mix) else None
+        for vector in (plus, request.vector):
+            if isinstance(vector, Hidden):
+                return vector.secret + np.ldexp(vector.noise.astype(np.float64), -self._bits)
+        own: Array = request.vector.value.copy()
+        if plus is not None and isinstance(request, Mix):
+            own += request.times * plus.value
+        return own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
+def listen(job: Job) -> Tap:
+    """Tap the transport of a job, and let its colluders remember what they put into sums; return the tap."""
+    messages, engine = job.settings.messages, job.engine
+    if isinstance(messages, SharedSums):
+        first = job.plan.ranks - colluders(job)
+        engine.seats = [
+            Seat(seat.agent, seat.state, Summands(seat.exchange, messages.bits, seat.agent.rank >= first))
+            for seat in engine.seats
+        ]
+        tap = Tap(engine.transport, lambda payload: payload.view(np.uint64).copy())
+    else:
+        tap = Tap(engine.transport, lambda payload: payload.view(messages.wire).astype(np.float64))
+    engine.transport = tap
+    return tap
+
+
+def colluders(job: Job) -> int:
+    """Return how many ranks hand over what they know: the last ones."""
+    declared = job.settings.noise.colluders
+    return job.plan.ranks - 1 if declared is None else declared
+
+
+def heard(job: Job, tap: Tap) -> Heard:
+    """Return what was heard in a job that has ended; all processes call this together."""
+    tap.finish()
+    if not isinstance(job.settings.messages, SharedSums):
+        return tap.heard
+    found = Heard()
+    parts = [np.concatenate(seat.exchange.given) for seat in job.engine.seats if isinstance(seat.exchange, Summands)]
+    handed = np.sum(parts, axis=0)
+    job.meter.total(handed)
+    at = 0
+    for own, others in zip(tap.heard.sent, tap.heard.received, strict=True):
+        total = np.empty(own.size)
+        decode(np.sum([own, *others], axis=0, dtype=np.uint64), job.settings.messages.bits, total)
+        found.sent.append(total - handed[at : at + own.size])  # (1)
+        found.received.append([total])
+        at += own.size
+    return found
