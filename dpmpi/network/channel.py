@@ -167,8 +167,11 @@ class Transport(Protocol):
     def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
         """Return the rows of all processes as a matrix on the ranks in `roots`, None elsewhere."""
 
-    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send every rank its own bytes, in rank order; return those of every rank. One rank a process."""
+    def swap(self, messages: Sequence[bytes], theirs: Sequence[int] | None = None) -> list[bytes]:
+        """Send every rank its own bytes, in rank order; return those of every rank. One rank a process.
+
+        `theirs` are the lengths of what will come, where the ranks have told each other.
+        """
 
     def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
         """Begin the same with as many bytes to every rank; calling the result waits for it."""
@@ -207,9 +210,9 @@ class Layer:
         """Begin to agree on the largest of all processes' wishes, entry by entry."""
         return self.inside.vote(wishes)
 
-    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
+    def swap(self, messages: Sequence[bytes], theirs: Sequence[int] | None = None) -> list[bytes]:
         """Send every rank its own bytes; return those of every rank."""
-        return self.inside.swap(messages)
+        return self.inside.swap(messages, theirs)
 
     def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
         """Begin to send every rank its own bytes, as many to each."""

@@ -33,8 +33,10 @@ def on_all_ranks(transport: Transport, action: Callable[[], Sequence[Any]]) -> l
         raise
     except DpmpiError as error:
         own = error
-    except (OSError, MemoryError, OverflowError, UnicodeError) as error:  # what files and sizes can do to any step
+    except OSError as error:  # what files can do to any step
         own = ConfigError(f"{type(error).__name__}: {error}")
+    except (MemoryError, OverflowError, UnicodeError) as error:  # what sizes and texts can do, which may be records
+        own = ConfigError(f"rank {transport.ranks[0]} failed ({type(error).__name__})")
     if own is not None:
         texts = [json.dumps([type(own).__name__, str(own), None])] * len(transport.ranks)
     values = []

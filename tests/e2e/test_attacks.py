@@ -6,16 +6,16 @@ a death among ranks with keys, an evaluation that shows a rank's own loss.
 
 import hashlib
 import json
-import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import needs
 import numpy as np
 import pytest
 from contract import RANKS, write_worlds
-from launcher import finish, start, survivors, wait_until
+from launcher import survivors, wait_until
 
 from dpmpi.commands.dispatch import main as command
 from dpmpi.core.files import read_toml
@@ -42,10 +42,9 @@ def attacked(folder, attack, *flags, ranks=RANKS, data="classes", limit=60, ulfm
     if "--resume" not in words:
         known = ["--data", f"shards:{folder}/{data}-0-{{rank}}.npz", "--rounds", "8", "--graph", "complete", "--quiet"]
         words = [*known, "--penalty", "l2:0.1", "--deadline", "10", *words]
-    if home is None:
-        return finish(start(ranks, attack, folder, *words, program=(PROGRAM,), ulfm=ulfm), limit)
-    program = [os.sys.executable, str(PROGRAM), attack, str(folder), *words]
-    return Launcher.make().run(ranks, program, limit, {"HOME": str(home)})
+    program = [sys.executable, str(PROGRAM), attack, str(folder), *words]
+    known = {"DPMPI_HEADS": str(folder / "heads")} | ({} if home is None else {"HOME": str(home)})
+    return Launcher.make(tolerant=ulfm).run(ranks, program, limit, known)
 
 
 def notes(folder):

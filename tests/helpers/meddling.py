@@ -53,7 +53,7 @@ class Runs:
     """The processes of all runs."""
 
     def __init__(self, plan, folder):
-        self.plan, self.folder = plan, folder
+        self.plan, self.folder, self.number = plan, folder, 0
         self.wire = tap.Wire(tap.shared_byte(folder / "ended"))
         self.real = tap.tapped(self.wire)
         self.world = self.real.COMM_WORLD
@@ -63,6 +63,8 @@ class Runs:
         if RANK == 0:
             shutil.rmtree(self.folder / "place", ignore_errors=True)
             (self.folder / "place").mkdir()
+        self.number += 1
+        os.environ["DPMPI_HEADS"] = str(self.folder / "heads" / str(self.number))  # else of the run before
         self.wire.reset()
         self.wire.on_wire, self.wire.ended[0] = meddler, 0
         self.world.Barrier()

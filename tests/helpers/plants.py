@@ -9,6 +9,7 @@ import numpy as np
 from dpmpi.core import Agent
 from dpmpi.data import shards
 from dpmpi.errors import DataError
+from dpmpi.problem.local_problem import LocalProblem
 from dpmpi.runtime import settings, trainer
 from dpmpi.runtime.recovery.votes import Votes
 
@@ -66,4 +67,35 @@ def unnoised(rank):
     return mock.patch.object(Agent, "release", leaky)
 
 
-LEAKS = {"timing": timing, "row error": row_error, "vote": vote, "unnoised": unnoised}
+def work(rank):
+    """Go through the records more or less often, by what they hold."""
+    subgradient = LocalProblem.subgradient
+
+    def longer(self, x):
+        for _ in range(int(8 * abs(self.rows.matrix[0, 0]))):
+            self.rows.scores(x)
+        return subgradient(self, x)
+
+    return mock.patch.object(LocalProblem, "subgradient", longer)
+
+
+SIXTH = None
+"""Knows when the other ranks have come to their sixth exchange."""
+
+
+def exception(rank):
+    """Fail in the sixth round on one rank, when the others wait for it, with a record in the message."""
+    subgradient, calls = LocalProblem.subgradient, []
+
+    def fail(self, x):
+        calls.append(x)
+        if len(calls) < 6:
+            return subgradient(self, x)
+        SIXTH.wait()
+        raise ArithmeticError(f"cannot take {self.rows.matrix[0, 0]!r}")
+
+    return mock.patch.object(LocalProblem, "subgradient", fail) if rank == 1 else nullcontext()
+
+
+LEAKS = {"timing": timing, "row error": row_error, "vote": vote, "unnoised": unnoised, "work": work}
+LEAKS |= {"exception": exception}

@@ -24,6 +24,8 @@ class Seen:
     sent: tuple
     said: str
     files: dict
+    passes: int = 0
+    """How often the records were gone through."""
 
 
 def read_files(place):
@@ -36,6 +38,8 @@ def leaks(first, second):
     """Yield a line for everything that differs between two worlds and is not a rank's own."""
     if first.codes != second.codes:
         yield f"exit codes {first.codes} and {second.codes}"
+    if first.passes != second.passes:
+        yield f"passes over the records: {first.passes} and {second.passes}"
     if first.said != second.said:
         yield f"printed: {first.said[:600]!r} and {second.said[:600]!r}"
     if len(first.sent) != len(second.sent):
@@ -79,11 +83,11 @@ def difference(one, other):
 def write_seen(path, seen):
     """Write down what one rank saw."""
     sent = [[one.communicator, one.verb, one.peer, one.content.hex()] for one in seen.sent]
-    path.write_text(json.dumps({"codes": seen.codes, "said": seen.said, "sent": sent}))
+    path.write_text(json.dumps({"codes": seen.codes, "said": seen.said, "passes": seen.passes, "sent": sent}))
 
 
 def read_seen(path, files=None):
     """Return what one rank saw."""
     found = json.loads(path.read_text())
     sent = [tap.Sent(*where, bytes.fromhex(content)) for *where, content in found["sent"]]
-    return Seen(tuple(found["codes"]), tuple(sent), found["said"], files or {})
+    return Seen(tuple(found["codes"]), tuple(sent), found["said"], files or {}, found["passes"])

@@ -66,6 +66,7 @@ from dpmpi.data.shards import read_npz  # noqa: E402
 from dpmpi.data.source import Shard  # noqa: E402
 from dpmpi.network import handshake  # noqa: E402
 from dpmpi.network.launcher import launched_as  # noqa: E402
+from dpmpi.problem.rows import Csr, Dense  # noqa: E402
 from dpmpi.run import main  # noqa: E402
 from dpmpi.testing import DeafAgent  # noqa: E402
 
@@ -76,7 +77,8 @@ class Deaf(DeafAgent):
     """An agent whose queries are emptied, those inside of an objective included."""
 
     def release_inside(self, query, solve, scale=1.0):
-        return super().release_inside(query, lambda value: None, scale)
+        # It is solved beside, for the passes over the records that it takes.
+        return super().release_inside(query, lambda value: solve(value.copy()), scale)
 
 
 def deafen(job):
@@ -121,16 +123,39 @@ def own_domain(place):
     os.chdir(place.parent)
 
 
-class Death:
-    """Kills the last rank in the middle of an exchange."""
+class Passes:
+    """Counts how often records are gone through: what takes time must not depend on them."""
 
-    exchanges = 0
+    count = 0
+
+    def watch(self, kind, name):
+        original = getattr(kind, name)
+
+        def counted(*args):
+            self.count += 1
+            return original(*args)
+
+        return mock.patch.object(kind, name, counted)
+
+
+class Sixth:
+    """Says, in a file, that this rank has come to its sixth exchange; one that is to die there waits for the others."""
+
+    def __init__(self, folder, dies):
+        self.folder, self.dies, self.sent = folder, dies and RANK == SIZE - 1, 0
 
     def __call__(self, verb, parts):
-        if verb in tap.LASTING and RANK == SIZE - 1:
-            self.exchanges += 1
-            if self.exchanges > 5 * (SIZE - 1):
-                os.kill(os.getpid(), signal.SIGKILL)
+        self.sent += verb in tap.LASTING
+        if self.sent == 5 * (SIZE - 1) + 1 and self.dies:
+            self.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.sent == 6 * (SIZE - 1):
+            (self.folder / f"sixth-{RANK}").touch()
+
+    def wait(self):
+        """Return when all others have come there."""
+        while any(not (self.folder / f"sixth-{rank}").exists() for rank in range(SIZE) if rank != RANK):
+            time.sleep(1e-3)
 
 
 class Program:
@@ -158,14 +183,17 @@ class Program:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir()
         self.world.Barrier()
+        os.environ["DPMPI_HEADS"] = str(self.folder / "heads" / f"{case['name']}-{world}")  # else of the world before
         [data] = self.folder.glob(f"{case['data']}-{world}-{RANK}.*")
         shutil.copy(data, place / f"data-{RANK}{data.suffix}")
         self.wire.reset()
         self.wire.ended[0] = 0
-        self.wire.on_wire = Death() if case.get("dies") else None
+        plants.SIXTH = self.wire.on_wire = Sixth(place, case.get("dies"))
         self.world.Barrier()
-        said, codes = io.StringIO(), []
+        said, codes, passes = io.StringIO(), [], Passes()
         with ExitStack() as stack:
+            for kind, name in itertools.product((Dense, Csr), ("scores", "fold")):
+                stack.enter_context(passes.watch(kind, name))
             for context in (redirect_stdout(said), redirect_stderr(said), private_means(place)):
                 stack.enter_context(context)
             stack.enter_context(plants.planted(case.get("plant"), RANK))
@@ -174,12 +202,25 @@ class Program:
             for k, start in enumerate(case["starts"]):
                 repeatable(case["name"], k)
                 codes.append(self.start(start["flags"], start.get("stops", False)))
-                if not case.get("dies"):
+                if not self.wire.real_abort:
                     self.world.Barrier()
                 self.wire.ended[0] = 0
-        files = read_files(place) if RANK == 0 and not case.get("dies") else {}
+        files = read_files(place) if RANK == 0 and not self.wire.real_abort else {}
         shown = "".join(line for line in said.getvalue().splitlines(True) if "Ended:" not in line)
-        return Seen(tuple(codes), tuple(self.wire.sent), shown, files)
+        return Seen(tuple(codes), tuple(self.wire.sent), shown, files, passes.count)
+
+    def see_alone(self, case, world):
+        """Run a case in one world, and write down what was seen, even if the process is ended from within."""
+        leave, path = os._exit, self.folder / f"seen-{world}-{RANK}"
+
+        def ended(code):
+            write_seen(path, Seen((code,), tuple(self.wire.sent), "", {}))
+            leave(code)
+
+        os._exit = ended
+        seen = self.see(case, world)
+        write_seen(path, seen)
+        sys.exit(seen.codes[-1])
 
     def start(self, flags, stops):
         """Start a run, and let the second rank be told to stop if it is to be resumed; return its exit code."""
@@ -199,7 +240,7 @@ def verdict(program, case):
     begin = time.clock_gettime(time.CLOCK_MONOTONIC)
     try:
         first, second = (program.see(case, world) for world in (0, 1))
-        found = {"codes": first.codes, "said": first.said, "buffers": len(first.sent)}
+        found = {"codes": first.codes, "said": first.said, "buffers": len(first.sent), "passes": first.passes}
         found["leaks"] = list(leaks(first, second))
     except Exception:
         found = {"codes": [], "said": "", "buffers": 0, "leaks": [traceback.format_exc()]}
@@ -211,9 +252,7 @@ if __name__ == "__main__":
     os.chdir(_folder)
     _program, _found = Program(_folder, real_abort=len(sys.argv) > 3), {}
     if len(sys.argv) > 3:
-        _seen = _program.see(_cases[0], int(sys.argv[3]))
-        write_seen(_folder / f"seen-{sys.argv[3]}-{RANK}", _seen)
-        sys.exit(_seen.codes[-1])
+        _program.see_alone(_cases[0], int(sys.argv[3]))
     for _case in _cases:
         _found[_case["name"]] = verdict(_program, _case)
         (_folder / f"verdict-{RANK}.json").write_text(json.dumps(_found, indent=1))

@@ -79,9 +79,12 @@ class SealedControl(Layer):
     done: Callable[[Channel], bool]
     wait: Callable[[Channel], None]
 
-    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send every rank its own bytes, sealed; return those of every rank."""
-        return self._said.open(self.inside.swap(self._said.seal(messages)), messages[self._rank])
+    def swap(self, messages: Sequence[bytes], theirs: Sequence[int] | None = None) -> list[bytes]:
+        """Send every rank its own bytes, sealed, and their lengths before them; return those of every rank."""
+        said, sealed = self._said, [len(message).to_bytes(8, "big") for message in messages]
+        told = said.open(self.inside.swap_alike(said.seal(sealed))(), sealed[self._rank])
+        theirs = [int.from_bytes(length, "big") + SEAL_BYTES for length in told]
+        return said.open(self.inside.swap(said.seal(messages), theirs), messages[self._rank])
 
     def collect(self, texts: Sequence[str]) -> list[str]:
         """Return the texts of all ranks in rank order."""

@@ -65,7 +65,7 @@ class LoopbackTransport:
         """Return the rows as they are: this process is everybody."""
         return row
 
-    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
+    def swap(self, messages: Sequence[bytes], theirs: Sequence[int] | None = None) -> list[bytes]:
         """Refuse: ranks in one process have nothing to send each other."""
         raise ProtocolError("expected ranks in processes of their own to swap bytes, found all of them in this one")
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import wraps
 from itertools import pairwise
 from typing import Any, ParamSpec, TypeVar
@@ -19,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
-from dpmpi.errors import NeighbourSilent, ProtocolError, RankLost
+from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
 from dpmpi.network.channel import Channel, slices
 from dpmpi.network.launcher import BRIEF_BYTES, advice, fault_tolerant, heartbeats
+from dpmpi.network.polling import SLOW_SHARE, nap_until
+from dpmpi.network.words import check_lengths, other_lengths, text_of
 from dpmpi.rng import Words
 
 Arguments = ParamSpec("Arguments")
@@ -30,19 +31,10 @@ Answer = TypeVar("Answer")
 
 CARD_BYTES = 256
 """A text that fits, with its length, is collected in one step."""
-YIELDS, YIELDING_SECONDS = 12, 100e-6
-"""How often to poll at least, and how long, yielding the core in between, before napping.
-
-Where no other rank wants the core, a yield takes no time, and a nap takes longer than most messages.
-"""
+YIELDS = 12
+"""How often to poll at least, yielding the core in between, before napping."""
 FAREWELL_SECONDS = 2
 """How long a rank that ends may take to tell MPI."""
-LONGEST_SWAP = 1 << 32
-"""Bytes of one rank for another; more is not believed."""
-SLOW_SHARE = 8
-"""A wait of this fraction of the deadline is worth a word."""
-SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
-"""Seconds. Who only yields stays in the run queue and takes its share of the core from those who compute."""
 
 
 def open_world(deadline: float = 120.0) -> MpiTransport:
@@ -172,28 +164,8 @@ class MpiTransport:
             if self.on_slow is not None:
                 self.on_slow(channel.round, self._missing(channel), self._deadline / SLOW_SHARE)
 
-        if not self._nap_until(ready, slow):
+        if not nap_until(ready, self._deadline, slow):
             raise self._silence(channel)
-
-    def _nap_until(self, ready: Callable[[], bool], slow: Callable[[], None] | None = None) -> bool:
-        """Poll and yield, then nap, longer each time; return False if it is not ready by the deadline.
-
-        If it takes a good part of that, call `slow`, once.
-        """
-        begin, nap = time.monotonic(), SHORTEST_NAP
-        while not ready():
-            waited = time.monotonic() - begin
-            if waited < YIELDING_SECONDS:
-                os.sched_yield()
-                continue
-            if waited > self._deadline:
-                return False
-            if slow is not None and waited > self._deadline / SLOW_SHARE:
-                slow()
-                slow = None
-            time.sleep(nap)
-            nap = min(2 * nap, LONGEST_NAP)
-        return True
 
     @_telling
     def total(self, buffer: Array) -> None:
@@ -224,14 +196,28 @@ class MpiTransport:
         card[:8].view(np.int64)[0] = mine.size
         card[8 : 8 + mine.size] = mine[: CARD_BYTES - 8]
         self._finish(self._aside.Iallgather(card, cards), "the other ranks")
-        lengths = cards[:, :8].copy().view(np.int64)[:, 0]
-        if lengths.max() <= CARD_BYTES - 8:
-            return [row[8 : 8 + k].tobytes().decode() for row, k in zip(cards, lengths, strict=True)]
-        joined = np.empty(int(lengths.sum()), np.uint8)
-        starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        spec = [joined, lengths.tolist(), starts.tolist(), self._mpi.BYTE]
-        self._finish(self._aside.Iallgatherv([mine, self._mpi.BYTE], spec), "the other ranks")
-        return [joined[s : s + k].tobytes().decode() for s, k in zip(starts, lengths, strict=True)]
+        lengths: list[int] = cards[:, :8].copy().view(np.int64)[:, 0].tolist()
+        if max(lengths) <= CARD_BYTES - 8:
+            return [
+                text_of(peer, row[8 : 8 + k].tobytes())
+                for peer, (row, k) in enumerate(zip(cards, lengths, strict=True))
+            ]
+        with self._announced(lengths):
+            joined, ends = np.empty(sum(lengths), np.uint8), np.cumsum([0, *lengths]).tolist()
+            spec = [joined, lengths, ends[:-1], self._mpi.BYTE]
+            self._finish(self._aside.Iallgatherv([mine, self._mpi.BYTE], spec), "the other ranks")
+        return [text_of(peer, joined[a:b].tobytes()) for peer, (a, b) in enumerate(pairwise(ends))]
+
+    @contextmanager
+    def _announced(self, lengths: Sequence[int]) -> Iterator[None]:
+        """Raise `ProtocolError` for lengths that cannot be, and where others come than were announced."""
+        check_lengths(self.rank, lengths)
+        try:
+            yield
+        except self._mpi.Exception as error:
+            if self.tolerant:
+                raise
+            raise other_lengths(self.rank, lengths) from error
 
     @_telling
     def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
@@ -244,21 +230,21 @@ class MpiTransport:
         return found
 
     @_telling
-    def swap(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send every rank its own bytes; return those of every rank."""
+    def swap(self, messages: Sequence[bytes], theirs: Sequence[int] | None = None) -> list[bytes]:
+        """Send every rank its own bytes; return those of every rank, who announced as many as `theirs`.
+
+        Without `theirs` the lengths are announced here, bare.
+        """
         lengths = [len(message) for message in messages]
-        told = self.swap_alike([length.to_bytes(8, "big") for length in lengths])()
-        theirs = [int.from_bytes(one, "big") for one in told]
-        if max(theirs) > LONGEST_SWAP:
-            raise ProtocolError(
-                f"rank {self.rank} expected at most {LONGEST_SWAP} bytes of rank {theirs.index(max(theirs))}, found "
-                f"{max(theirs)} announced: was the message changed?"
-            )
-        came, out = np.empty(sum(theirs), np.uint8), np.frombuffer(b"".join(messages), np.uint8)
-        ends, outs = np.cumsum([0, *theirs]).tolist(), np.cumsum([0, *lengths]).tolist()
-        byte = self._mpi.BYTE
-        request = self._aside.Ialltoallv([out, lengths, outs[:-1], byte], [came, theirs, ends[:-1], byte])
-        self._finish(request, "the other ranks")
+        if theirs is None:
+            told = self.swap_alike([length.to_bytes(8, "big") for length in lengths])()
+            theirs = [int.from_bytes(one, "big") for one in told]
+        with self._announced(theirs):
+            came, out = np.empty(sum(theirs), np.uint8), np.frombuffer(b"".join(messages), np.uint8)
+            ends, outs = np.cumsum([0, *theirs]).tolist(), np.cumsum([0, *lengths]).tolist()
+            byte = self._mpi.BYTE
+            request = self._aside.Ialltoallv([out, lengths, outs[:-1], byte], [came, [*theirs], ends[:-1], byte])
+            self._finish(request, "the other ranks")
         return [came[a:b].tobytes() for a, b in pairwise(ends)]
 
     @_telling
@@ -372,7 +358,7 @@ class MpiTransport:
             if request.Test():
                 return
             os.sched_yield()
-        if not self._nap_until(request.Test):
+        if not nap_until(request.Test, self._deadline):
             raise NeighbourSilent(
                 f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
                 "(--deadline SECONDS waits longer)?"
