@@ -21,7 +21,7 @@ BEHIND = {
     "mpi": ("--with-mpi", "needs 5 ranks: mpirun -n 5 python -m pytest --with-mpi tests/mpi"),
 }
 """The flag that a marked test needs, and why it is skipped without."""
-SHARING = ("test_tutorial.py", "test_report_browser.py")
+SHARING = ("test_tutorial.py", "test_report_browser.py", "test_no_leak.py")
 """Modules whose tests look at the same runs: with `--dist loadscope` each stays on one worker."""
 
 

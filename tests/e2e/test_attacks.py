@@ -41,7 +41,7 @@ def attacked(folder, attack, *flags, ranks=RANKS, data="classes", limit=60, ulfm
     words = [str(flag).replace("{keys}", str(folder / "keys")) for flag in flags]
     if "--resume" not in words:
         known = ["--data", f"shards:{folder}/{data}-0-{{rank}}.npz", "--rounds", "8", "--graph", "complete", "--quiet"]
-        words = [*known, "--penalty", "l2:0.1", "--deadline", "10", *words]
+        words = [*known, "--penalty", "l2:0.1", "--deadline", "60", *words]
     program = [sys.executable, str(PROGRAM), attack, str(folder), *words]
     known = {"DPMPI_HEADS": str(folder / "heads")} | ({} if home is None else {"HOME": str(home)})
     return Launcher.make(tolerant=ulfm).run(ranks, program, limit, known)
