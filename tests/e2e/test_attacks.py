@@ -19,8 +19,10 @@ from launcher import survivors, wait_until
 
 from dpmpi.commands.dispatch import main as command
 from dpmpi.core.files import read_toml
+from dpmpi.data.shards import read_npz, write_npz
 from dpmpi.network.launcher import Launcher
 from dpmpi.privacy.ledger import recorded_runs
+from dpmpi.problem.rows import Dense
 from dpmpi.runtime.flags import from_text
 
 pytestmark = needs.mpi
@@ -308,6 +310,25 @@ def test_a_rewritten_ledger_is_noticed_and_its_budget_does_not_come_back(folder)
     done = attacked(folder, "none", *flags, "--out", folder / "second")
     refusal(done, "rank-001.jsonl")
     assert not (folder / "second" / "summary.json").exists()
+
+
+# --- 6: a table that grew ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_grew_carries_what_its_rows_have_spent(folder):
+    flags = ("--noise", 5, "--ledger", folder / "ledgers")
+    done = attacked(folder, "none", *flags, "--out", folder / "first")
+    assert done.code == 0, done.err
+    shard = folder / "classes-0-1.npz"
+    rows, labels = read_npz(shard)
+    grown = Dense(np.vstack([rows.matrix, rows.matrix[:1] / 2])), np.append(labels, 1.0)
+    write_npz(shard, *grown)
+    refusal(attacked(folder, "none", *flags, "--out", folder / "second"), "belongs to other rows")
+    write_npz(shard, *grown, continues=True)
+    done = attacked(folder, "none", *flags, "--out", folder / "third")
+    assert done.code == 0, done.err
+    for rank in json.loads((folder / "third" / "summary.json").read_text())["per_rank"]:
+        assert rank["epsilon_with_earlier_runs"] > 1.2 * rank["epsilon"]
 
 
 # --- 7: a death among ranks with keys, and evaluation -----------------------------------------------------------------
