@@ -13,6 +13,7 @@ lines are missing at the end; (3) does, to the owner, and so does the closing he
 A head's file is named by HMAC-SHA256(K, NAME), so that it is found wherever the ledger is moved to. A ledger that goes
 on over runs also leaves its name under the place where it lies: another ledger and key in that place is noticed.
 Heads are in ~/.local/state/dpmpi/heads, or where DPMPI_HEADS says. A missing one is accepted: the machine may be new.
+Those of run directories that were deleted are swept away as new ones come.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpmpi.core.files import write_file, writing
 from dpmpi.errors import LedgerError
@@ -32,6 +34,7 @@ from dpmpi.errors import LedgerError
 KEY_BYTES = 32
 _MAC, _NAME, _ROW = b"dpmpi ledger mac", b"dpmpi ledger name", b"dpmpi row mark"
 _LARGEST_HEAD = 4096
+_MANY = 64  # heads in one of the 256 folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def heads_folder() -> Path:
 
 def head_file(key: LedgerKey) -> Path:
     """Return where the head of the ledger with this key is kept."""
-    return heads_folder() / f"{key.name}.json"
+    return heads_folder() / key.name[:2] / f"{key.name}.json"
 
 
 def place_file(ledger: Path) -> Path:
@@ -141,10 +144,26 @@ def write_head(ledger: Path, key: LedgerKey, head: Head, *, lasting: bool) -> No
     """Keep a ledger's head; a home that cannot be written to is no reason to end a run."""
     with suppress(OSError):
         where = str(ledger.absolute())
-        told = {"ledger": where, "lines": head.lines, "hash": head.hash}
+        told: dict[str, Any] = {"ledger": where, "lines": head.lines, "hash": head.hash}
+        told |= {"host": os.uname().nodename, "lasting": lasting}
+        if not head_file(key).exists():
+            _sweep(head_file(key).parent)
         write_file(head_file(key), json.dumps(told) + "\n", private=True)
         if lasting and _read(place_file(ledger)).get("name") != key.name:
             write_file(place_file(ledger), json.dumps({"ledger": where, "name": key.name}) + "\n", private=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove heads of run directories on this host that are gone, once a folder has many: each new run brings some."""
+    names = os.listdir(folder) if folder.exists() else []
+    if len(names) <= _MANY:
+        return
+    for name in names:
+        found = _read(folder / name)
+        here = found.get("host") == os.uname().nodename and found.get("lasting") is False
+        if here and not Path(str(found.get("ledger"))).exists():
+            with suppress(OSError):  # another process was faster
+                os.unlink(folder / name)
 
 
 def check_head(ledger: Path, key: LedgerKey | None, hashes: Sequence[str]) -> None:

@@ -225,6 +225,6 @@ def test_a_manipulated_message_ends_the_whole_run_and_nothing_is_used(tmp_path, 
     assert "Traceback" not in done.err
     assert not (out / "summary.json").exists()
     assert not (out / "model.npz").exists()
-    for ledger in (out / "ledger").iterdir():
+    for ledger in (out / "ledger").glob("*.jsonl"):
         [(_, spending, _)] = recorded_runs(ledger)
         assert spending.total() >= 6  # the rounds that all ranks have spoken in

@@ -5,7 +5,7 @@
 #   tests/hosts/namespaces.sh 4 sh -c 'mpirun --hostfile $HOSTFILE --map-by ppr:5:node hostname'
 #
 # A host is a set of Linux namespaces: it has its own network interface and address, name, processes, shared memory and
-# folder /media/private, empty at first, which also serves for temporary files. The rest of the disk is shared, as on a
+# folder /media/private, empty at first, which also serves for temporary files and state. The rest of the disk is shared, as on a
 # cluster. The hosts node1, node2, ... hang on a bridge; the front end, where the command runs, has the bridge itself.
 # All processes live in one PID namespace, all mounts and links in namespaces without a name, so nothing outlives the
 # command.
@@ -39,7 +39,7 @@ enter() { # HOST COMMAND...: the words become one line for a shell, as with ssh
     local host=$1
     shift
     exec nsenter --target "$(cat "$here/$host.pid")" --all -- \
-        env -i PATH="$PATH" HOME="$HOME" USER=root TMPDIR=/media/private sh -c "$*"
+        env -i PATH="$PATH" HOME="$HOME" USER=root TMPDIR=/media/private XDG_STATE_HOME=/media/private/state sh -c "$*"
 }
 cut() { # HOST
     ip link set "to-$1" down

@@ -46,9 +46,10 @@ def test_pure_noise_adds_up():
 @pytest.mark.parametrize(
     "event",
     [
-        ReleaseEvent("gaussian", 3.0, 0.5, SOME), ReleaseEvent("discrete-gaussian", 3.0, 0.5, FULL),
+        ReleaseEvent("gaussian", 3.0, 0.5, SOME),
+        ReleaseEvent("discrete-gaussian", 3.0, 0.5, FULL),
         ReleaseEvent("none", 0.0, 0.5, FULL),
     ],
-)  # fmt: skip
+)
 def test_where_there_is_no_closed_form_there_is_no_figure(event):
     assert group_epsilon({event: 1}, 1e-5, 2) is None

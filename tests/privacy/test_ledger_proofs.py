@@ -111,6 +111,31 @@ def test_a_ledger_that_goes_on_over_runs_cannot_be_replaced(tmp_path):
     spend(path, 5, HEADER | {"shard": "its mark"})
 
 
+def test_heads_of_runs_that_are_gone_are_swept_away(tmp_path, monkeypatch):
+    """Those of ledgers that are there stay, and so do those of ledgers that go on over runs, and of other hosts."""
+    monkeypatch.setattr(ledger_proofs, "_MANY", 3)
+    paths = {name: tmp_path / name / "rank-003.jsonl" for name in ("there", "gone", "lasting", "elsewhere", "new")}
+    for number, (name, path) in enumerate(paths.items()):  # all in one folder
+        path.parent.mkdir()
+        path.with_suffix(".key").write_text(next(secret for secret in in_folder("00", number)).hex())
+        if name == "new":
+            for other in ("gone", "lasting", "elsewhere"):
+                paths[other].unlink()
+            elsewhere = head_file(read_key(paths["elsewhere"]))
+            elsewhere.write_text(elsewhere.read_text().replace(os.uname().nodename, "another host"))
+        spend(path, 5, HEADER | ({"shard": "its mark"} if name == "lasting" else {}))
+    kept = [name for name, path in paths.items() if head_file(read_key(path)).exists()]
+    assert kept == ["there", "lasting", "elsewhere", "new"]
+
+
+def in_folder(wanted, number):
+    """Yield keys whose heads are in one folder."""
+    for k in range(100_000):
+        secret = bytes([number]) + k.to_bytes(31, "big")
+        if LedgerKey(secret).name.startswith(wanted):
+            yield secret
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"lines": "3"}', '{"lines": 3}'])
 def test_half_a_head_is_none(tmp_path, content):
     path = tmp_path / "rank-003.jsonl"

@@ -23,7 +23,7 @@ from dpmpi.privacy.replay import (
     pure_tails,
     replay,
     spherical_loss,
-)  # fmt: skip
+)
 
 FULL = Sampling("full", 1000.0, 1000)
 POISSON = Sampling("poisson", 50.0, 1000)
@@ -110,7 +110,9 @@ PAIRS = {
         lambda x: 0.9 * stats.norm.pdf(x) + 0.1 * stats.norm.pdf(x + 0.35),
     ),
     "one-sided": (
-        one_sided(0.7, 0.1), lambda x: 0.9 * stats.norm.pdf(x) + 0.1 * stats.norm.pdf(x - 0.7), stats.norm.pdf,
+        one_sided(0.7, 0.1),
+        lambda x: 0.9 * stats.norm.pdf(x) + 0.1 * stats.norm.pdf(x - 0.7),
+        stats.norm.pdf,
     ),
     "laplace": (laplace_loss(0.7), stats.laplace.pdf, stats.laplace(0.7).pdf),
     "laplace sampled": (
@@ -118,7 +120,7 @@ PAIRS = {
         lambda x: 0.9 * stats.laplace.pdf(x) + 0.1 * stats.laplace.pdf(x - 0.35),
         lambda x: 0.9 * stats.laplace.pdf(x) + 0.1 * stats.laplace.pdf(x + 0.35),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -200,24 +202,31 @@ def test_many_kinds_are_merged_to_either_side():
 @pytest.mark.parametrize(
     ("spending", "delta"),
     [
-        ({event("gaussian", 1e-3, POISSON): 10}, 1e-5), ({event("gaussian", 1e-9): 10}, 1e-5),
-        ({event("gaussian", 1e3, POISSON): 10}, 1e-15), ({event("laplace", 1e-3, POISSON): 3}, 1e-5),
+        ({event("gaussian", 1e-3, POISSON): 10}, 1e-5),
+        ({event("gaussian", 1e-9): 10}, 1e-5),
+        ({event("gaussian", 1e3, POISSON): 10}, 1e-15),
+        ({event("laplace", 1e-3, POISSON): 3}, 1e-5),
     ],
-)  # fmt: skip
+)
 def test_where_nothing_can_be_said_the_bounds_say_so(spending, delta):
     found = replay(spending, delta)
     assert 0 <= found.lower <= found.upper
 
 
-def test_a_loss_that_is_rounded_badly_would_show():
-    """The bounds of a known sum: n fair coins of +-t, composed exactly by the binomial distribution."""
-    t, n, delta = 0.3, 40, 1e-4
-    p = math.exp(t) / (1 + math.exp(t))
-    loss = Loss(lambda x: np.where(x >= t, 1.0, np.where(x >= -t, 1 - p, 0.0)), lambda q: t, (-t, t), n)
+@pytest.mark.parametrize(("t", "p", "n"), [(0.3, None, 40), (0.002, 0.99, 900)], ids=["even", "one-sided"])
+def test_a_loss_that_is_rounded_badly_would_show(t, p, n):
+    """The bounds of a known sum: n coins, composed exactly by the binomial distribution.
+
+    The heads of the one-sided coin are all rounded the same way: without the shift of the mean their errors add up.
+    """
+    delta, p = 1e-4, math.exp(t) / (1 + math.exp(t)) if p is None else p
+    tails = math.log((1 - p) / (1 - p * math.exp(-t)))
+    reach = 1.37 * max(t, -tails)  # so that neither loss is on the grid
+    loss = Loss(lambda x: np.where(x >= t, 1.0, np.where(x >= tails, 1 - p, 0.0)), lambda q: reach, (tails, t), n)
     k = np.arange(n + 1)
-    sums, masses = t * (2 * k - n), stats.binom.pmf(k, n, p)
+    sums, masses = t * k + tails * (n - k), stats.binom.pmf(k, n, p)
     lower, upper = epsilon_bounds([loss], delta)
     for bound, side in ((lower, 1), (upper, -1)):
         found = float(np.sum(masses * np.maximum(-np.expm1(bound - sums), 0.0)))
         assert side * (found - delta) >= 0
-    assert upper <= 1.01 * lower
+    assert 0 < lower <= upper <= 1.01 * lower
