@@ -16,7 +16,7 @@ COMMANDS = {
     "bench": "what a round costs here, next to bare MPI: mpirun -n 4 python -m dpmpi bench",
     "plan": "noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...",
     "verify": "replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo",
-    "audit": "measure a lower bound on epsilon from the wire: mpirun -n 4 python -m dpmpi audit ...",
+    "audit": "attack real runs: is more told than is certified? mpirun -n 3 python -m dpmpi audit ...",
     "data": "list sources, code tables, cut shards: python -m dpmpi data table FILE --codebook FILE --out 0.npz",
     "sweep": "a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick",
     "chaos": "break runs on purpose and check what was promised: python -m dpmpi chaos --runs 20 -- --rounds 300",

@@ -1,1 +1,1 @@
-"""A lower bound on epsilon, measured from the wire: `python -m dpmpi audit`."""
+"""Attacks on real runs, held against what is certified: `python -m dpmpi audit`."""
