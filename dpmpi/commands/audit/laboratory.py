@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,10 +144,19 @@ class WeakMechanism:
         return getattr(self._does, name)
 
 
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that is thrown away, in memory where there is one: its ledgers need not outlive anything."""
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a folder that is thrown away, in memory where there is one: its ledgers and heads outlive nothing."""
     memory = Path("/dev/shm")  # noqa: S108 - only as the parent of a folder with a random name
-    return tempfile.TemporaryDirectory(prefix="dpmpi-audit-", dir=memory if os.access(memory, os.W_OK) else None)
+    before = os.environ.get("DPMPI_HEADS")
+    with tempfile.TemporaryDirectory(prefix="dpmpi-audit-", dir=memory if os.access(memory, os.W_OK) else None) as name:
+        os.environ["DPMPI_HEADS"] = f"{name}/heads"
+        try:
+            yield Path(name)
+        finally:
+            os.environ.pop("DPMPI_HEADS")
+            if before is not None:
+                os.environ["DPMPI_HEADS"] = before
 
 
 Plant = Callable[[Settings], Settings]
@@ -208,7 +217,7 @@ class Laboratory:
         """Run all rounds over these shards; return what was heard, where the victim is."""
         config, settings = self.config, self.settings_of(source, seed)
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(scratch()))
+            folder = stack.enter_context(scratch())
             job = assemble(settings, self.transport, lambda rank: folder / f"rank-{rank}.jsonl", stack)
             open_ledgers(job, stack)
             tap = listen(job)
@@ -225,7 +234,7 @@ class Laboratory:
         tap = FigureTap(self.transport)
         settings = self.settings_of(source, self.config.insecure_noise_seed)
         with ExitStack() as stack:
-            directory = RunDirectory(Path(stack.enter_context(scratch())))
+            directory = RunDirectory(stack.enter_context(scratch()))
             stack.enter_context(silence())
             job = assemble(settings, tap, directory.ledger, stack)
             open_ledgers(job, stack)
