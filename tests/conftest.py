@@ -3,7 +3,9 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
+import threading
 
 import pytest
 from skips import table
@@ -23,6 +25,15 @@ BEHIND = {
 """The flag that a marked test needs, and why it is skipped without."""
 SHARING = ("test_tutorial.py", "test_report_browser.py", "test_no_leak.py")
 """Modules whose tests look at the same runs: with `--dist loadscope` each stays on one worker."""
+
+
+@pytest.fixture(autouse=True)
+def sigterm_as_before():
+    """A run that ends early ignores SIGTERM while it speaks; processes of later tests would inherit that."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def pytest_addoption(parser):
