@@ -40,9 +40,13 @@ from dpmpi.problem.rows import Positions
 
 MEMORIES = ((1, False), (0, False), (2, False), (3, True))
 """How far predictions may look back: so many exchanges, and the sums of all numbers before them. Always the first."""
+SMOOTH = 400
+"""Numbers that the deviation of one that changes slowly is estimated from."""
 LEAST = 1e-9
 """A deviation below this fraction of the number's own counts as so much: rounding is no noise."""
 
+Columns = tuple[int, Positions]
+"""The column of a number, and those that it is predicted from."""
 Numbers = Sequence[tuple[list[float], list[float]]]
 """Of one run: for each exchange the numbers that the victim said, and those that it was told."""
 
@@ -179,7 +183,7 @@ def discriminate(
     weights = np.linalg.lstsq(S, d, rcond=1e-12)[0]
     hit = float(np.sum(difference**2) / (np.sum(difference) or 1.0))
     up, down = (hit, 0.0) if opposed else (hit / 2, -hit / 2)
-    return Discriminant(predictions, weights, (means[0] + means[1]) / 2, up, down, rate)
+    return Discriminant(predictions, weights, shrunk_shift((new[0] + new[1]) / 2), up, down, rate)
 
 
 def predict(plus: Table, minus: Table) -> dict[str, tuple[Prediction, ...]]:
@@ -188,31 +192,82 @@ def predict(plus: Table, minus: Table) -> dict[str, tuple[Prediction, ...]]:
     The predictions are called "" if they fit best, and " one exchange back" if they look so far and do not.
     """
     inside = np.concatenate([table.values - table.values.mean(axis=0) for table in (plus, minus)])
-    fits = [_fit(plus, inside, *memory) for memory in MEMORIES]
-    best = min(fits, key=lambda fit: fit[1])
-    found = {"": best[0]}
-    return found if best is fits[0] else found | {" one exchange back": fits[0][0]}
+    fits = [_fit(plus, inside, memory, alike=alike) for memory in MEMORIES for alike in (True, False)]
+    best, near = (min(some, key=lambda fit: fit[1]) for some in (fits, fits[:2]))
+    if best is near or not near[0]:
+        return {"": best[0]}
+    return {"": best[0], " one exchange back": near[0]}
 
 
-def _fit(table: Table, inside: Array, lags: int, sums: bool) -> tuple[tuple[Prediction, ...], float]:
-    """Return the predictions with this memory, and Schwarz's criterion: n log(what is left) + log n for each factor."""
-    spread, n, criterion, found = np.sqrt(np.mean(inside**2, axis=0)), len(inside), 0.0, []
-    for k, own in enumerate(table.said):
-        for position, column in enumerate(own):
-            sources = [*own[:position], *(table.sums(k - 1 - lags) if sums and k > lags else [])]
-            for back in range(k - 1, max(-1, k - 1 - lags), -1):
-                sources += [*table.said[back], *table.told[back]]
-            usable = np.array([j for j in sources if spread[j] > 0.0], dtype=np.intp)
-            X, y = inside[:, usable] / spread[usable], inside[:, column]
-            b = np.linalg.lstsq(X, y, rcond=1e-10)[0]
-            left = math.sqrt(float(np.sum((y - X @ b) ** 2)) / max(1, n - 2 - len(b)))
-            least = LEAST * max(spread[column], float(np.abs(table.values[:, column]).max()))
-            deviation = max(left, least) or 1.0
-            found.append(Prediction(column, usable, b / spread[usable], deviation))
-            criterion += 2 * n * math.log(deviation) + len(b) * math.log(n)
-            if len(b) > n // 4:
-                criterion = math.inf  # too few runs for so long a memory
-    return tuple(found), criterion
+def _fit(table: Table, inside: Array, memory: tuple[int, bool], *, alike: bool) -> tuple[tuple[Prediction, ...], float]:
+    """Return the predictions with this memory, and Schwarz's criterion: -2 log likelihood + log n for each parameter.
+
+    If rounds are alike, one set of factors serves all exchanges with as many sources, and deviations change slowly.
+    """
+    spread, n = np.sqrt(np.mean(inside**2, axis=0)), len(inside)
+    said = [(k, column) for k, own in enumerate(table.said) for column in own]
+    columns = [(column, _sources(table, spread, k, column, memory)) for k, column in said]
+    if any(len(sources) > n // 4 for _, sources in columns):
+        return (), math.inf  # too few runs for so long a memory
+    factors = [_solve(inside[:, sources], inside[:, column]) for column, sources in columns]
+    squares = _left(inside, columns, factors)
+    parameters, window = sum(map(len, factors)), 1
+    if alike:
+        free = np.array([max(1, n - 2 - len(b)) for b in factors])
+        factors = _common(inside, columns, factors, np.sqrt(squares / free))
+        squares = _left(inside, columns, factors)
+        parameters, window = sum({len(b) for b in factors}), min(len(columns), -(-SMOOTH // n))
+    free = np.array([max(1, n - 2 - (0 if alike else len(b))) for b in factors])
+    least = LEAST * np.array([max(spread[at], np.abs(table.values[:, at]).max()) for at, _ in columns])
+    deviations = np.maximum(np.sqrt(_smoothed(squares / free, window)), least)
+    deviations[deviations == 0.0] = 1.0
+    criterion = float(np.sum(2 * n * np.log(deviations) + squares / deviations**2))
+    criterion += (parameters + len(columns) / window) * math.log(n)
+    made = zip(columns, factors, deviations, strict=True)
+    return tuple(Prediction(at, sources, b, float(s)) for (at, sources), b, s in made), criterion
+
+
+def _common(inside: Array, columns: Sequence[Columns], factors: Sequence[Array], deviations: Array) -> list[Array]:
+    """Return the factors with one set for all numbers that have as many sources."""
+    found = list(factors)
+    for count in {len(b) for b in factors}:
+        group = [i for i, b in enumerate(factors) if len(b) == count and deviations[i] > 0.0]
+        if group:
+            X = np.concatenate([inside[:, columns[i][1]] / deviations[i] for i in group])
+            y = np.concatenate([inside[:, columns[i][0]] / deviations[i] for i in group])
+            b = _solve(X, y)
+            for i in group:
+                found[i] = b
+    return found
+
+
+def _left(inside: Array, columns: Sequence[Columns], factors: Sequence[Array]) -> Array:
+    """Return the sum of squares that each prediction leaves."""
+    pairs = zip(columns, factors, strict=True)
+    return np.array([float(np.sum((inside[:, at] - inside[:, sources] @ b) ** 2)) for (at, sources), b in pairs])
+
+
+def _sources(table: Table, spread: Array, k: int, column: int, memory: tuple[int, bool]) -> Positions:
+    """Return the columns that a number of exchange k is predicted from; not those that never change."""
+    lags, sums = memory
+    found = [*table.said[k][: table.said[k].index(column)], *(table.sums(k - 1 - lags) if sums and k > lags else [])]
+    for back in range(k - 1, max(-1, k - 1 - lags), -1):
+        found += [*table.said[back], *table.told[back]]
+    return np.array([j for j in found if spread[j] > 0.0], dtype=np.intp)
+
+
+def _solve(X: Array, y: Array) -> Array:
+    """Return the factors of the columns of X that come nearest to y, whatever units the columns have."""
+    units = np.sqrt(np.mean(X**2, axis=0))
+    return np.asarray(np.linalg.lstsq(X / units, y, rcond=1e-10)[0] / units)
+
+
+def _smoothed(values: Array, window: int) -> Array:
+    """Return the mean over a window around each value, smaller at the ends."""
+    ends = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    low, high = np.maximum(at - window // 2, 0), np.minimum(at + (window + 1) // 2, len(values))
+    return np.asarray((ends[high] - ends[low]) / (high - low))
 
 
 def shrunk_shift(pairs: Array) -> Array:
