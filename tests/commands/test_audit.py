@@ -133,10 +133,12 @@ def mu_is(mu, rounds, records=10, batch=None):
 FULL = mu_is(1.0, 2)
 ONE = ["--rounds", 20, "--batch", 1, "--epsilon", 2, "--delta", 0.01]
 POISSON = ["--rounds", 25, "--batch", "poisson:8", "--noise", 1 / 8 / 1.6, "--delta", 0.01]
+LOWERED = ["--rounds", 4, "--epsilon", 1, "--delta", 1e-5]
 HONEST = {
     "full": (FULL, Canary(10), 300),
     "one record": (ONE, Canary(20, opposed=True), 150),
     "poisson": (POISSON, Canary(200, opposed=True), 300),
+    "one epsilon": (LOWERED, Canary(10), 450),
     "sum": ([*FULL, "--exchange", "shares", "--noise-in", "sum"], Canary(10), 150),
     "admm": ([*mu_is(1.0, 4)[:2], "--algorithm", "admm", "--epsilon", 3, "--delta", 1e-5], Canary(10), 150),
 }
@@ -267,7 +269,7 @@ BUGS = {
     "noise reused across rounds": (ONE, Canary(20, opposed=True), 150, with_noise(Reused)),
     "the realised batch size": (POISSON, Canary(200, opposed=True), 600, with_problem(RealisedSize)),
     "noise lowered by another": (
-        ["--rounds", 4, "--epsilon", 1, "--delta", 1e-5], Canary(10), 450,
+        LOWERED, Canary(10), 450,
         lambda settings: replace(settings, noise=Lowered(settings.noise)),
     ),
 }  # fmt: skip

@@ -29,8 +29,8 @@ EXAMPLES = """\
 examples:
   python -m dpmpi audit --loopback 3 --rounds 10 --epsilon 1 --delta 1e-5
   python -m dpmpi audit --loopback 3 --rounds 10 --epsilon 1 --delta 1e-5 --weaken 3 --out audits/weak
-  mpirun -n 2 python -m dpmpi audit --records 1000 --rounds 3000 --batch 1 --epsilon 1 --delta 0.01 \\
-         --calibration theorem --runs 150
+  python -m dpmpi audit --loopback 2 --records 200 --rounds 200 --batch 1 --epsilon 1 --delta 0.01 --runs 150 \\
+         --calibration theorem
   mpirun -n 3 python -m dpmpi audit --figures --algorithm admm --rounds 10 --epsilon 1 --delta 1e-5 --runs 40
   python -m dpmpi audit --all --runs 600
 """
