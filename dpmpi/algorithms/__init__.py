@@ -10,12 +10,14 @@ from dpmpi.algorithms.ip_admm import IpAdmm
 from dpmpi.algorithms.ldp_admm import LdpAdmm
 from dpmpi.algorithms.ldp_gd import LdpGd
 from dpmpi.algorithms.ldp_gd_minmax import LdpGdMinmax
+from dpmpi.algorithms.momentum import Momentum
 from dpmpi.algorithms.one_shot import OneShot
 from dpmpi.algorithms.r_admm import RAdmm
 from dpmpi.algorithms.rcd import Rcd
 from dpmpi.core import Method
 
 ALGORITHMS: dict[str, type[Method]] = {
+    "momentum": Momentum,
     "dda": Dda,
     "dp-dda": DpDda,
     "sampled-dda": SampledDda,

@@ -50,6 +50,8 @@ class Terms:
     """The penalty's l1 weight."""
     bounded: bool
     """Whether the model is confined to a domain."""
+    mixing: float
+    """How much of a disagreement one mix leaves: the second largest |eigenvalue| of W; 1 where edges change."""
 
     @property
     def gradient_sensitivity(self) -> float:

@@ -45,6 +45,7 @@ class StaticSchedule:
         self.share = 1.0
         self._common = common_weight(graph, weights)
         self._near: dict[int, Neighbourhood] = {}
+        self._beta: float | None = None
 
     def neighbourhood(self, rank: int) -> Neighbourhood:
         """Return the neighbourhood of `rank`, always the same object; takes no dense matrix."""
@@ -62,7 +63,9 @@ class StaticSchedule:
 
     def beta(self) -> float:
         """Return the second largest singular value of W (dense: for planning, not for very large graphs)."""
-        return beta(mixing_matrix(self.graph, self.weights))
+        if self._beta is None:
+            self._beta = beta(mixing_matrix(self.graph, self.weights))
+        return self._beta
 
 
 class SampledSchedule:

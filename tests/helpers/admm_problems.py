@@ -10,7 +10,7 @@ from dpmpi.network.graph import make_graph
 from dpmpi.problem.rows import Dense
 from dpmpi.testing import random_shards
 
-TERMS = Terms(7, 7, 5, 2, 3, 4, 0.5, Sampling("full", 40.0, 40), 0.25, 0.0, 0.05, 0.0, False)
+TERMS = Terms(7, 7, 5, 2, 3, 4, 0.5, Sampling("full", 40.0, 40), 0.25, 0.0, 0.05, 0.0, False, 0.5)
 
 
 def labelled_shards(n=6, records=60, m=8, seed=0):
