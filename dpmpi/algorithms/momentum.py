@@ -70,6 +70,7 @@ class Momentum(Method):
     """Heavy ball in the dual, with accelerated mixing."""
 
     adds_up: ClassVar[bool] = True
+    accelerates: ClassVar[bool] = True
 
     beta: float | None = hyperparameter(None, "momentum, below 1; derived: 1 - 6/rounds", minimum=0.0)
     eta: float | None = hyperparameter(None, "step; derived: 2/smoothness of the loss, 1 if it has none", minimum=0.0)

@@ -17,6 +17,7 @@ from dpmpi.runtime.config import flag_of
 from dpmpi.runtime.cost.dry_run import Hosts
 from dpmpi.runtime.cost.fit import Fit, load
 from dpmpi.runtime.cost.model import pattern_of, seconds, sizes
+from dpmpi.runtime.derived import CLIPS, derived
 from dpmpi.runtime.flags import from_values, make_parser
 from dpmpi.runtime.plan import Plan, make_plan, noise_levels
 from dpmpi.runtime.settings import Settings
@@ -61,7 +62,27 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
         "messages": sum(plan.messages(rank) for rank in range(plan.ranks)),
         "payload_bytes": payload,
         "bytes": None if payload is None else plan.bytes(),
+        "untuned": untuned(plan, dimension),
     }
+
+
+def untuned(plan: Plan, dimension: int | None) -> dict[str, Any] | None:
+    """Return settings of `momentum` that follow from public facts alone; None where there is no rule for them."""
+    config, noise = plan.config, plan.settings.noise
+    if config.epsilon is None or dimension is None or config.loss not in CLIPS or config.delta <= 0:
+        return None
+    found = derived(
+        plan.ranks,
+        sum(plan.records),
+        dimension,
+        config.loss,
+        config.epsilon,
+        config.delta,
+        "sum" if noise.colluders is not None else "local",
+        noise.colluders or 0,
+    )
+    steps = {"rounds": found.rounds, "eta": float(f"{found.eta:.4g}"), "beta": float(f"{found.beta:.4g}")}
+    return {"algorithm": "momentum", **steps, "lipschitz": found.clip, "penalty": "none"}
 
 
 def predicted(plan: Plan, fitted: Fit | None, cores: int, on_a_host: int | None, work: float | None) -> dict[str, Any]:
@@ -119,6 +140,8 @@ def show(plan: dict[str, Any]) -> str:
     groups = {k: value for k, value in plan["epsilon_of_groups"].items() if value is not None}
     if groups:
         rows["of one person"] = ", ".join(f"{k} records: epsilon {value:.3g}" for k, value in groups.items())
+    if plan["untuned"] is not None:
+        rows["untuned"] = " ".join(f"--{name} {value}" for name, value in plan["untuned"].items())
     if claim is not None:
         trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
         rows["theorem claims"] = f"{claim:.4g}{trust}"

@@ -51,7 +51,8 @@ class Terms:
     bounded: bool
     """Whether the model is confined to a domain."""
     mixing: float
-    """How much of a disagreement one mix leaves: the second largest |eigenvalue| of W; 1 where edges change."""
+    """How much of a disagreement one mix leaves: the second largest |eigenvalue| of W, for methods that accelerate; 1
+    for others, and where edges change."""
 
     @property
     def gradient_sensitivity(self) -> float:
@@ -106,6 +107,8 @@ class Method:
     """What kinds of requests it makes."""
     adds_up: ClassVar[bool] = False
     """Whether releases enter through the sum over all ranks alone, so that noise may be inside of it."""
+    accelerates: ClassVar[bool] = False
+    """Whether its steps depend on how fast the graph mixes (`Terms.mixing`), which takes time to find."""
     testifies: ClassVar[bool] = False
     """Whether the method tells a `Witness` what its outputs gave away."""
 

@@ -82,7 +82,7 @@ class Plan:
             strong_convexity=penalty.l2,
             l1=penalty.l1,
             bounded=penalty.domain is not None,
-            mixing=self.schedule.beta() if isinstance(self.schedule, StaticSchedule) else 1.0,
+            mixing=self.schedule.beta() if static and self.method.accelerates else 1.0,
         )
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from plans import plan_of
 
+from dpmpi.commands.plan import untuned
 from dpmpi.errors import ConfigError
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.derived import derived
@@ -58,3 +59,20 @@ def test_noise_in_the_sum_with_all_but_one_colluding_is_local_noise():
 def test_facts_without_a_rule_are_refused(facts):
     with pytest.raises(ConfigError, match="expected"):
         derived(*facts, 1.0, 1e-5)
+
+
+def test_a_plan_shows_settings_that_a_run_accepts():
+    settings = settings_of("--loss", "logistic", "--epsilon", 1)
+    shown = untuned(plan_of(settings, [500] * 20, 68), 68)
+    expected = derived(20, 10_000, 68, "logistic", 1.0, 1e-5)
+    assert (shown["rounds"], shown["lipschitz"]) == (expected.rounds, expected.clip)
+    assert (shown["eta"], shown["beta"]) == pytest.approx((expected.eta, expected.beta), rel=1e-3)
+    flags = [word for name, value in shown.items() for word in (f"--{name}", value)]
+    plan = plan_of(settings_of("--loss", "logistic", "--epsilon", 1, *flags), [500] * 20, 68)
+    plan.check()
+
+
+@pytest.mark.parametrize("flags", [("--loss", "squared", "--epsilon", 1), ("--noise", 1)])
+def test_where_there_is_no_rule_a_plan_shows_none(flags):
+    assert untuned(plan_of(settings_of(*flags), [500] * 5, 68), 68) is None
+    assert untuned(plan_of(settings_of("--epsilon", 1), [500] * 5, 68), None) is None
