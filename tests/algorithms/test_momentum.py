@@ -88,7 +88,9 @@ def test_its_mean_is_heavy_ball_on_any_graph():
 
 
 def terms_of(graph, n, rounds=10):
-    return plan_of(Settings.of(Config(graph=graph, rounds=rounds, loss="logistic")), [20] * n, 3).terms(0)
+    return plan_of(
+        Settings.of(Config(algorithm="momentum", graph=graph, rounds=rounds, loss="logistic")), [20] * n, 3
+    ).terms(0)
 
 
 TENTH = [("ring", 20, 12), ("torus:rows=4,columns=5", 20, 4), ("complete", 20, 1), ("ring", 2, 1)]

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from plans import plan_of
+from plans import plan_of, settings_of
 
 from dpmpi.commands.plan import untuned
 from dpmpi.errors import ConfigError

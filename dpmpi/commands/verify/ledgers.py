@@ -74,6 +74,8 @@ def read_rank(path: Path, name: int, summary: dict[str, Any], roster: Roster) ->
         if not path.exists():
             raise LedgerError(f"no ledger at {path}")
         starts = tuple(one for one in _starts(path) if one.header.get("run") == summary["run"])
+        if not starts and name in summary["lost"]:
+            return RankLedger(name, unchecked=("its charges: the ledger of a lost rank that is empty",))
         if not 1 <= len(starts) <= summary["starts"]:
             raise LedgerError(f"{path} holds {len(starts)} starts of the run, the summary says {summary['starts']}")
         incarnations = [one.incarnation for one in starts]
@@ -98,6 +100,8 @@ def _starts(path: Path) -> Iterator[Start]:
     """Yield the starts of all runs in a ledger; `recorded_runs` has refused what is no ledger."""
     runs, lines = recorded_runs(path), list(read_lines(path))
     begins = [k for k, line in enumerate(lines) if line.entry["type"] == "header"]
+    if not begins:  # a rank that died before its first line was written
+        return
     for (header, spending, closed), begin, end in zip(runs, begins, [*begins[1:], len(lines)], strict=True):
         charged: list[tuple[ReleaseEvent, int]] = []
         for line in lines[begin:end]:
