@@ -58,6 +58,16 @@ def write_file(path: Path, content: str | bytes, **how: Any) -> None:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
+def user_path(text: str) -> Path:
+    """Return a path below the user's home (`~/...`); for a user without one, below a folder for temporary files."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # neither HOME nor an entry in the list of users, as in containers
+        import tempfile  # noqa: PLC0415 - rare
+
+        return Path(tempfile.gettempdir()) / f"dpmpi-{os.getuid()}" / text.removeprefix("~/")
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: after a crash a new file is found there."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -51,6 +51,8 @@ class Claim:
     """The name of a run that goes on."""
     secret: bool = False
     """Whether ranks agree on secrets."""
+    how: str = ""
+    """The flags beside the settings that decide which steps all ranks take together."""
     roster: str | None = None
     """The digest of the roster, found when the ranks meet."""
 
@@ -121,6 +123,7 @@ _FACTS = {
     "run": "run to go on with",
     "secret": "settings",
     "roster": "roster",
+    "how": "--checkpoint-every and --on-failure, and --out and --ledger given or not,",
 }
 
 

@@ -32,7 +32,7 @@ from dpmpi.core import Event
 from dpmpi.core.files import sync_folders
 from dpmpi.errors import BudgetExceeded, LedgerError
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.ledger_proofs import Head, LedgerKey, check_head, signed_bytes, write_head
+from dpmpi.privacy.ledger_proofs import Head, LedgerKey, check_head, read_key, signed_bytes, write_head
 
 LEAST_RESERVED = 128
 """The least number of charges per reservation: an fsync costs milliseconds, a round may cost less than one."""
@@ -295,13 +295,15 @@ def read_ledger(path: Path) -> Iterator[dict[str, Any]]:
 def check_proofs(path: Path, key: LedgerKey | None) -> list[str]:
     """Return the hashes of a ledger's lines; raise `LedgerError` if their macs are not those of the key.
 
-    Without the key the macs cannot be checked, and are not. Lines of an earlier version have none.
+    Without the key they cannot be checked, only that they are there. Lines of dpmpi 0.1, before all others, have none.
     """
     hashes: list[str] = []
     keyed = False
     for line in read_lines(path):
+        if line.entry.get("type") == "header":
+            keyed = keyed or not str(line.entry.get("dpmpi", "0.1")).startswith("0.1")
         keyed = keyed or line.mac is not None
-        if keyed and key is not None and line.mac != key.mac(line.hash):
+        if keyed and (line.mac is None or (key is not None and line.mac != key.mac(line.hash))):
             raise LedgerError(
                 f"{path}:{len(hashes) + 1}: expected the mac of the key beside it, found "
                 f"{'none' if line.mac is None else 'another'}: it was rewritten, or the key is another ledger's; put "
@@ -309,6 +311,18 @@ def check_proofs(path: Path, key: LedgerKey | None) -> list[str]:
             )
         hashes.append(line.hash)
     return hashes
+
+
+def check_run_proofs(path: Path, run: str) -> None:
+    """Raise `LedgerError` unless every line of a run has the mac of the key beside the ledger: nobody else wrote it."""
+    key, mine = read_key(path), False
+    for line in read_lines(path):
+        mine = line.entry.get("run") == run if line.entry.get("type") == "header" else mine
+        if mine and (key is None or line.mac != key.mac(line.hash)):
+            raise LedgerError(
+                f"expected lines with the mac of the key beside {path}, found others or no key: put the ledger and its "
+                "key back as they were"
+            )
 
 
 def _no_entry(path: Path, seq: int, error: Exception) -> LedgerError:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpmpi.core.files import write_file, writing
+from dpmpi.core.files import user_path, write_file, writing
 from dpmpi.errors import LedgerError
 
 KEY_BYTES = 32
@@ -119,7 +119,7 @@ class Head:
 def heads_folder() -> Path:
     """Return where this user's heads are kept."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.environ.get("DPMPI_HEADS") or f"{state}/dpmpi/heads").expanduser()
+    return user_path(os.environ.get("DPMPI_HEADS") or f"{state}/dpmpi/heads")
 
 
 def head_file(key: LedgerKey) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpmpi.core import Event
+from dpmpi.core.files import user_path
 from dpmpi.privacy import accountants
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.spending import Spending
@@ -81,4 +82,4 @@ def live_epsilon(spending: Mapping[Any, int], delta: float) -> float | None:
 
 def cache_file() -> Path:
     """Return where this user's figures are kept: the accountant takes seconds, and runs repeat."""
-    return Path("~/.cache/dpmpi/accountant.json").expanduser()
+    return user_path("~/.cache/dpmpi/accountant.json")

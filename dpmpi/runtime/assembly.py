@@ -245,7 +245,9 @@ def assemble(
 
 def claim_of(settings: Settings, past: Past) -> Claim:
     """Return what this process expects of all ranks before they begin."""
-    return Claim(settings.config.digest(), past.names, past.origin, past.run, settings.messages.secret)
+    config = settings.config
+    how = f"{config.out is None} {config.ledger is None} {config.checkpoint_every} {config.on_failure}"
+    return Claim(config.digest(), past.names, past.origin, past.run, settings.messages.secret, how)
 
 
 def _drawn_name(transport: Transport) -> str:

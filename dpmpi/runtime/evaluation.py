@@ -8,11 +8,12 @@ With x_i the model of rank i and x = (1/n) sum_i x_i,
     error            |x - x*|^2 / |x*|^2, if the optimum x* is known       (3)
     rank error       (1/n) sum_i |x_i - x*|^2 / |x*|^2                     (4)
 
-Sums whose summands are hidden are sums of integers modulo 2^64: a number v is the two words
+Sums whose summands are hidden are sums of integers modulo 2^64. A number v is three words, with r = 2^40 (v - floor(v)),
 
-    floor(v)   and   rint(2^40 (v - floor(v)))                                                 (5)
+    floor(v),   floor(r),   rint(2^40 (r - floor(r)))                                          (5)
 
-so that sums of up to 2^22 ranks are exact on a grid of 2^-40, the same on every transport.
+so that sums of up to 2^22 ranks are exact on a grid of 2^-80, the same on every transport. Numbers beyond 2^50 count as
+2^50: a run that diverges so far has nothing to tell.
 
 This reads private data without noise. It is a diagnostic for experiments, outside of the guarantee; the ledger's header
 and the summary say whether it was on.
@@ -45,23 +46,23 @@ class Evaluation:
     rank_error: float | None
 
 
-FRACTION_BITS = 40
+WORDS, FRACTION_BITS = 3, 40
 LARGEST = 2.0**50
-"""A number beyond it counts as this one: a run that diverges so far has nothing to tell."""
 
 
 def in_words(values: Array) -> Words:
-    """Return (5), one row for each of the two words."""
+    """Return (5), one row for each of the words."""
     bounded = np.clip(np.nan_to_num(values, nan=LARGEST, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
     whole = np.floor(bounded)
-    parts = np.stack([whole, np.rint((bounded - whole) * 2.0**FRACTION_BITS)])
+    rest = (bounded - whole) * 2.0**FRACTION_BITS
+    parts = np.stack([whole, np.floor(rest), np.rint((rest - np.floor(rest)) * 2.0**FRACTION_BITS)])
     return parts.astype(np.int64).view(np.uint64)
 
 
 def from_words(words: Words) -> Array:
     """Return the numbers that (5) or a sum of them stands for."""
-    whole, fraction = words.view(np.int64)
-    found: Array = whole + fraction * 2.0**-FRACTION_BITS
+    whole, coarse, fine = words.view(np.int64)
+    found: Array = whole + (coarse + fine * 2.0**-FRACTION_BITS) * 2.0**-FRACTION_BITS
     return found
 
 
@@ -104,12 +105,12 @@ class Evaluator:
                 total += value
             transport.total(total)
             return total
-        words = np.zeros((2, values[0].size), np.uint64)
+        words = np.zeros((WORDS, values[0].size), np.uint64)
         for value in values:
             words += in_words(value)
         flat = words.reshape(-1)
         transport.add_up(flat)
-        return from_words(flat.reshape(2, -1))
+        return from_words(flat.reshape(WORDS, -1))
 
     def evaluate(self) -> Evaluation:
         """Return (1), (2) and the accuracy after the completed rounds; all processes call this together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dpmpi.errors import CheckpointError, Preempted
-from dpmpi.network.collective import on_all_ranks
+from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.privacy.releases import live_epsilon
 from dpmpi.runtime.assembly import Job
@@ -86,7 +87,8 @@ class Trainer:
         self._keep()
         with ExitStack() as stack:
             files = [self._directory.metrics(job.names[rank]) for rank in job.meter.ranks]
-            metrics = [stack.enter_context(Metrics(file, engine.completed)) for file in files]
+            private = not job.settings.shares_timings
+            metrics = [stack.enter_context(Metrics(file, engine.completed, private=private)) for file in files]
             progress = stack.enter_context(self._progress())
             while engine.completed < config.rounds:
                 stop = self._next_stop()
@@ -226,27 +228,45 @@ class Trainer:
         for record, ledger in zip(records, job.ledgers, strict=True):
             # The hash of one that goes on over runs covers the mark of its shard, and is told to nobody.
             record["ledger"] = ledger.head() if job.config.ledger is None else None
-        for rank in job.meter.ranks:
-            directory.write_waits(job.names[rank], job.meter.waits(rank, job.names))
+        self._keep_figures(records, wall)
         if not job.settings.shares_timings:
-            pace = job.config.rounds / self._training if self._training else 0.0
-            run = {"started": self._started, "wall_seconds": wall, "rounds_per_second": pace}
-            for record in records:
-                directory.write_figures(record["rank"], own_figures(record, run))
             records = [without_figures(record) for record in records]
         told = on_all_ranks(job.meter, lambda: records)
         x, models = evaluator.mean_model()
         # With shares nobody sees a rank's own vector, and that includes its last one.
         rows = None if job.settings.messages.hides else job.meter.gather(_stacked(models), job.meeting.leaders)
-        if job.leads:
-            summary = summarise(job, told, self._evaluation, self._optimum, self._started, wall)
-            directory.write_model(x, rows, job.config.algorithm, job.config.digest())
-            directory.write_summary(summary)
-            if self._first:
-                say(closing(merged(summary, directory.path), directory.path, job.config))
+        summary: dict[str, Any] = {}
+
+        def write_model() -> None:
+            if job.leads:
+                summary.update(summarise(job, told, self._evaluation, self._optimum, self._started, wall))
+                directory.write_model(x, rows, job.config.algorithm, job.config.digest())
+
+        def write_summary() -> None:
+            if job.leads:
+                directory.write_summary(summary)
+
+        # Nobody leaves, or lets go of its checkpoints, before every trust domain has its results.
+        fail_together(job.meter, write_model)
+        fail_together(job.meter, write_summary)
+        if self._first:
+            say(closing(merged(summary, directory.path), directory.path, job.config))
         job.meter.close()
         if self._keeper is not None:
             self._keeper.remove()
+
+    def _keep_figures(self, records: Sequence[dict[str, Any]], wall: float) -> None:
+        """Write the figures of the processes here; a run that is through does not fail for them."""
+        job, directory = self.job, self._directory
+        pace = job.config.rounds / self._training if self._training else 0.0
+        run = {"started": self._started, "wall_seconds": wall, "rounds_per_second": pace}
+        try:
+            for rank, record in zip(job.meter.ranks, records, strict=True):
+                directory.write_waits(job.names[rank], job.meter.waits(rank, job.names))
+                if not job.settings.shares_timings:
+                    directory.write_figures(record["rank"], own_figures(record, run))
+        except OSError as error:
+            say(f"dpmpi: cannot write {error.filename}: {error.strerror}; the run goes on without it", sys.stderr)
 
 
 def _diary(witness: RealisedLosses) -> Iterator[dict[str, Any]]:

@@ -150,16 +150,19 @@ def _owner(path: Path, starts: Sequence[Start], record: Any, roster: Roster) -> 
 
 
 def _signature(path: Path, starts: Sequence[Start], record: Any, roster: Roster) -> Checked:
-    """Check the identity's signature on the last line, which speaks for all before it."""
+    """Check the identity's signature on every line of the run: a later start signs what it finds, forged or not."""
     if roster.keys is None:
         return [f"signatures: {roster.why}"]
-    header, line = starts[-1].header, starts[-1].last
-    name = int(header["rank"])
-    if line.signature is None or not 0 <= name < len(roster.keys):
-        raise SealBroken(f"{path}: expected lines that rank {name} signed, found none: it was rewritten")
     from dpmpi.crypto.signatures import check_signature  # noqa: PLC0415 - slow, and few runs need it
 
-    check_signature(roster.keys[name], signed_bytes(header["run"], name, line.entry["seq"], line.hash), line.signature)
+    run, name, mine = starts[-1].header["run"], int(starts[-1].header["rank"]), False
+    for line in read_lines(path):
+        mine = line.entry.get("run") == run if line.entry["type"] == "header" else mine
+        if mine and (line.signature is None or not 0 <= name < len(roster.keys)):
+            raise SealBroken(f"{path}: expected lines that rank {name} signed, found none: it was rewritten")
+        if mine and line.signature is not None:
+            told = signed_bytes(run, name, line.entry["seq"], line.hash)
+            check_signature(roster.keys[name], told, line.signature)
     return []
 
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array, Sampling
-from dpmpi.core.files import write_file
+from dpmpi.core.files import user_path, write_file
 from dpmpi.errors import ConfigError
 from dpmpi.runtime.cost.dry_run import Hosts
 
@@ -107,7 +107,7 @@ def fit(rows: Sequence[Mapping[str, Any]]) -> Fit:
 
 def fit_file() -> Path:
     """Return where this user's fit is kept."""
-    return Path("~/.cache/dpmpi/costs.json").expanduser()
+    return user_path("~/.cache/dpmpi/costs.json")
 
 
 def store(rows: Sequence[Mapping[str, Any]], path: Path | None = None) -> Fit:

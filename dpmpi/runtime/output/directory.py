@@ -125,8 +125,8 @@ class RunDirectory:
 class Metrics:
     """One rank's metrics file: a JSON object per line, flushed at once so that it can be followed."""
 
-    def __init__(self, path: Path, after: int = 0) -> None:
-        """Create the file; a run that goes on keeps the lines up to round `after`."""
+    def __init__(self, path: Path, after: int = 0, *, private: bool = False) -> None:
+        """Create the file, for its owner alone if `private`; a run that goes on keeps the lines up to round `after`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         kept: list[str] = []
         if after and path.exists():
@@ -134,6 +134,8 @@ class Metrics:
                 with suppress(ValueError, KeyError, TypeError):  # a crash may leave half a line
                     kept += [line] if json.loads(line)["round"] <= after else []
         self._file = path.open("w", encoding="utf-8")
+        if private:
+            path.chmod(0o600)
         self._file.writelines(line + os.linesep for line in kept)
 
     def write(self, **values: Any) -> None:

@@ -96,6 +96,8 @@ class Keeper:
         mine = [path for files in self._files.values() for path in files.values()]
         mine += [path for name in self._names for path in self._folder.glob(f".rank-{name:03d}-*.part")]  # of a crash
         if self._leads:
+            lost = set(range(self._manifest.origin)) - set(self._manifest.members)
+            mine += [path for name in lost for path in checkpoint_files(self._folder, name).values()]
             mine += [self._folder / "manifest.json", *self._folder.glob(".manifest.json.*.part")]
         for path in mine:
             path.unlink(missing_ok=True)

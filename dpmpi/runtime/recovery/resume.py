@@ -103,6 +103,7 @@ def _check_own_ledger(settings: Settings, directory: RunDirectory, past: Past, n
             f"expected what rank {name} has charged in {ledger}, found nothing of this run: copy it there from the "
             "host that it ran on; if the run ended before it began, start it again"
         )
+    check_run_proofs(ledger, past.run or "")
     said: dict[str, tuple[str, Any]] = {
         "settings": ("config", config.digest()),
         "roster": ("roster", roster_digest(settings.messages.keys)),
@@ -155,7 +156,14 @@ def lost_charges(
         return found
 
     told = on_all_ranks(transport, look)
-    return {name: from_list(charged) for name, charged in max(told, key=len)}
+    longest = max(told, key=len)  # a rank that was killed while the others regrouped knows of fewer
+    for rank, found in enumerate(told):
+        if len(found) == len(longest) and found != longest:
+            raise LedgerError(
+                f"expected the same charges of lost ranks in all ledgers, found others on rank {names[rank]} than on "
+                f"rank {names[told.index(longest)]}: put back what was changed"
+            )
+    return {name: from_list(charged) for name, charged in longest}
 
 
 def last_header(ledger: Path, key: str, value: str) -> dict[str, Any] | None:
