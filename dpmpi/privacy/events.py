@@ -18,7 +18,8 @@ Noise: TypeAlias = Literal["none", "gaussian", "laplace", "spherical-laplace", "
 class ReleaseEvent:
     """One release: the noise that was added, and how far one record could move the value under it.
 
-    `scale` is the noise's own parameter: the standard deviation (gaussian, discrete-gaussian), the scale b of
+    `scale` is the noise's own parameter: the standard deviation (gaussian; discrete-gaussian, of parts that have 64
+    steps of the grid to their deviation at least, as discrete_gaussian.py demands), the scale b of
     exp(-|x|/b) per coordinate (laplace) or of exp(-|x|_2/b) (spherical-laplace); 0 for `none`, which costs infinity.
     `sensitivity` is the replace-one bound for a record that takes part: L2 for gaussian, discrete-gaussian and
     spherical-laplace, L1 for laplace. Where the L2 sensitivity is known too, `coordinates` says so: it is at most

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from dpmpi.core import Array, Integers, Query, Sampling
 from dpmpi.errors import ConfigError, LeakError
+from dpmpi.privacy.discrete_gaussian import LEAST_STEPS, MOST_COORDINATES
 from dpmpi.privacy.events import Noise, ReleaseEvent
 from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, SphericalLaplaceNoise, discrete_gaussian
 from dpmpi.rng import PrivateStream
@@ -205,9 +206,8 @@ class SumMechanism(_Mechanism):
 
         sensitivity of the sum = that of the query + 2 sqrt(m) 2^-f                                   (5)
 
-    A sum of discrete Gaussians of variance s^2 is not quite one itself: each pair of densities differs from that of the
-    discrete Gaussian of the whole by a factor 1 +- 5 sum_k exp(-2 pi^2 s^2 k/(k+1)) (Kairouz, Liu, Steinke 2021,
-    Theorem 12). With s >= 64, which is required, that is 1 +- e^-40000: smaller than anything else in double precision.
+    A sum of discrete Gaussians is not quite one itself, nor is it a Gaussian. What that costs is in
+    discrete_gaussian.py, for parts of 64 steps of 2^-f at least, which are required here.
     """
 
     hides: ClassVar[bool] = True
@@ -239,10 +239,10 @@ class SumMechanism(_Mechanism):
     def _steps(self, scale: float) -> float:
         """Return the standard deviation of the part, in steps of 2^-f."""
         steps = self.sigma * scale * 2.0**self.bits / math.sqrt(self.parts)
-        if not 64.0 <= steps <= 2.0**50:
+        if not LEAST_STEPS <= steps <= 2.0**50:
             raise ConfigError(
                 f"expected a deviation of 64 to 2^50 steps for a rank's part of the noise, found {steps:.3g} at "
-                f"{self.bits} fractional bits: use {'more' if steps < 64.0 else 'fewer'} --share-bits"
+                f"{self.bits} fractional bits: use {'more' if steps < LEAST_STEPS else 'fewer'} --share-bits"
             )
         return steps
 
@@ -251,4 +251,6 @@ def sum_pricing(sigma: float, bits: int, width: int) -> Pricing:
     """Return the pricing of noise inside a sum, by (5)."""
     if sigma == 0.0:
         return Pricing("none", 0.0)
+    if width > MOST_COORDINATES:
+        raise ConfigError(f"expected at most 2^40 coordinates in a shared sum, found {width}: use fewer features")
     return Pricing("discrete-gaussian", sigma, slack=2.0 * math.sqrt(width) * 2.0**-bits)

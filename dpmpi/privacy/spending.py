@@ -2,7 +2,8 @@
 
 Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
 record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
-known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k.
+known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k. A discrete Gaussian
+is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from dpmpi.errors import ConfigError
+from dpmpi.privacy.discrete_gaussian import CONTINUOUS_SHARE
 from dpmpi.privacy.events import ReleaseEvent
 
 Spending: TypeAlias = Mapping[ReleaseEvent, int]
@@ -52,6 +54,10 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
     z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
     if event.noise == "none" or event.scale == 0 or not z > 1e-100:
         return ReleaseGroup("none", "full", 1.0, 0.0, int(count))
+    if event.noise == "discrete-gaussian":
+        return ReleaseGroup(
+            "gaussian", "full" if rate == 1 else event.sampling.kind, rate, z * CONTINUOUS_SHARE, int(count)
+        )
     k = event.coordinates if event.noise == "laplace" and rate == 1 else 1
     return ReleaseGroup(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count), k)
 
@@ -60,16 +66,16 @@ def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
     """Return the tally in canonical form: as few groups as possible, sorted; free releases left out."""
     tally: Counter[GroupKey] = Counter()
     vectors: Counter[GroupKey] = Counter()
-    squares: dict[str, list[float]] = {}
+    squares: list[float] = []
     for event, count in spending.items():
         group = release_group(event, count)
         if group.times == 0 or group.z == math.inf:
             continue
-        if group.kind == "full" and group.noise in ("gaussian", "discrete-gaussian"):
-            squares.setdefault(group.noise, []).append(count / group.z**2)
+        if group.kind == "full" and group.noise == "gaussian":
+            squares.append(count / group.z**2)
         else:
             (vectors if group.coordinates > 1 else tally)[(*group[:4], group.coordinates)] += count
-    merged = [ReleaseGroup(noise, "full", 1.0, 1 / math.sqrt(math.fsum(terms))) for noise, terms in squares.items()]
+    merged = [ReleaseGroup("gaussian", "full", 1.0, 1 / math.sqrt(math.fsum(squares)))] if squares else []
     return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
 
 
