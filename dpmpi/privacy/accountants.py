@@ -6,6 +6,7 @@ Adjacency is replace-one. Which accountant certifies depends on the tally:
     nothing but Laplace noise on vectors            Renyi divergence            renyi.py
     all others                                      loss distributions          pld.py
 
+Spherical Laplace noise has its exact loss distribution where the dimension is known (spherical_laplace.py).
 The discrete Gaussian of a shared sum is Gaussian noise of slightly less variance (discrete_gaussian.py).
 
 Laplace noise on vectors among others is priced both ways, and the smaller figure holds: the loss distributions know
@@ -27,7 +28,7 @@ from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.renyi import renyi_epsilon
 from dpmpi.privacy.spending import ReleaseGroup, Spending, per_coordinate, pure_sum, release_groups
 
-ACCOUNTANT = "3"
+ACCOUNTANT = "4"
 """Part of every cache key: to be raised whenever a figure could change."""
 
 
@@ -79,7 +80,7 @@ def certified_epsilon(spending: Spending, delta: float, cache: Path | None = Non
         return gdp_epsilon(1 / groups[0].z, delta)
     if cache is None:
         return _composed(groups, delta)
-    key = f"{ACCOUNTANT} delta={delta!r} " + " ".join("{}:{}:{!r}:{!r}:{}:{}".format(*group) for group in groups)
+    key = f"{ACCOUNTANT} delta={delta!r} " + " ".join("{}:{}:{!r}:{!r}:{}:{}:{}".format(*group) for group in groups)
     figure = cached_figure(cache, key)
     if figure is None:
         figure = _composed(groups, delta)

@@ -36,18 +36,20 @@ class Pricing:
     """As in `ReleaseEvent`: at most ratio^2."""
     slack: float = 0.0
     """Added to the sensitivity, for rounding."""
+    dimension: int = 0
+    """As in `ReleaseEvent`."""
 
     def event(self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0) -> ReleaseEvent:
         """Return the event of a release under noise of scale `b * scale`.
 
         A pure loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one
-        coordinate.
+        coordinate; nothing is known of its direction.
         """
         b = self.b * scale
         if extra and self.kind in ("gaussian", "discrete-gaussian"):
             raise ConfigError(f"expected pure noise under a pure loss, found {self.kind}: use spherical-laplace")
         whole, coordinates = self.ratio * sensitivity + self.slack + extra * b, 1 if extra else self.coordinates
-        return ReleaseEvent(self.kind, b, whole, sampling, coordinates)
+        return ReleaseEvent(self.kind, b, whole, sampling, coordinates, 0 if extra else self.dimension)
 
 
 def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
@@ -59,7 +61,7 @@ def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
     if kind == "laplace":  # the L1 distance of two vectors is at most sqrt(m) times their L2 distance
         return Pricing("laplace", sigma / math.sqrt(2.0), math.sqrt(dimension), dimension)
     if kind == "spherical-laplace":
-        return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0))
+        return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0), dimension=dimension)
     raise _unknown(kind)
 
 

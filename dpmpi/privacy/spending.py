@@ -3,7 +3,8 @@
 Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
 record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
 known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k. A discrete Gaussian
-is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py.
+is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py. Spherical Laplace noise on
+all records keeps its `dimension` where it is known; in one dimension it is Laplace noise.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ class ReleaseGroup(NamedTuple):
     z: float
     times: int = 1
     coordinates: int = 1
+    dimension: int = 0
 
 
-GroupKey: TypeAlias = tuple[str, str, float, float, int]
-"""What tells groups apart: noise, kind, rate, z and coordinates."""
+GroupKey: TypeAlias = tuple[str, str, float, float, int, int]
+"""What tells groups apart: noise, kind, rate, z, coordinates and dimension."""
 
 
 def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
@@ -51,15 +53,19 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
         raise ConfigError(f"expected no negative scale, sensitivity or count, found {count} x {event}")
     if event.coordinates < 1 or event.coordinates != int(event.coordinates):
         raise ConfigError(f"expected at least 1 coordinate, a whole number, found {event.coordinates}")
+    if event.dimension < 0 or event.dimension != int(event.dimension):
+        raise ConfigError(f"expected a whole number of dimensions, found {event.dimension}")
     z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
     if event.noise == "none" or event.scale == 0 or not z > 1e-100:
         return ReleaseGroup("none", "full", 1.0, 0.0, int(count))
-    if event.noise == "discrete-gaussian":
-        return ReleaseGroup(
-            "gaussian", "full" if rate == 1 else event.sampling.kind, rate, z * CONTINUOUS_SHARE, int(count)
-        )
-    k = event.coordinates if event.noise == "laplace" and rate == 1 else 1
-    return ReleaseGroup(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count), k)
+    noise, kind, k, m = event.noise, "full" if rate == 1 else event.sampling.kind, 1, 0
+    if noise == "discrete-gaussian":
+        noise, z = "gaussian", z * CONTINUOUS_SHARE
+    elif noise == "laplace" and rate == 1:
+        k = event.coordinates
+    elif noise == "spherical-laplace" and rate == 1:
+        noise, m = ("laplace", 0) if event.dimension == 1 else (noise, event.dimension)
+    return ReleaseGroup(noise, kind, rate, z, int(count), k, m)
 
 
 def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
@@ -74,7 +80,7 @@ def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
         if group.kind == "full" and group.noise == "gaussian":
             squares.append(count / group.z**2)
         else:
-            (vectors if group.coordinates > 1 else tally)[(*group[:4], group.coordinates)] += count
+            (vectors if group.coordinates > 1 else tally)[(*group[:4], *group[5:])] += count
     merged = [ReleaseGroup("gaussian", "full", 1.0, 1 / math.sqrt(math.fsum(squares)))] if squares else []
     return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
 
@@ -89,12 +95,12 @@ def per_coordinate(groups: tuple[ReleaseGroup, ...], equal_split: bool = False) 
     for group in groups:
         if group.coordinates > 1:
             k = group.coordinates if equal_split else 1
-            tally[group.noise, group.kind, group.rate, group.z * k, 1] += group.times * k
+            tally[group.noise, group.kind, group.rate, group.z * k, 1, 0] += group.times * k
     return tuple(sorted([*(group for group in groups if group.coordinates == 1), *_groups(_merged(tally))]))
 
 
 def _groups(tally: Counter[GroupKey]) -> list[ReleaseGroup]:
-    return [ReleaseGroup(noise, kind, rate, z, count, k) for (noise, kind, rate, z, k), count in tally.items()]
+    return [ReleaseGroup(*key[:4], count, *key[4:]) for key, count in tally.items()]
 
 
 def _merged(tally: Counter[GroupKey]) -> Counter[GroupKey]:
@@ -105,10 +111,10 @@ def _merged(tally: Counter[GroupKey]) -> Counter[GroupKey]:
     coarse: Counter[GroupKey] = Counter()
     cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
     steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
-    for (noise, kind, rate, z, k), count in tally.items():
+    for (noise, kind, rate, z, *kinds), count in tally.items():
         lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
         upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
-        coarse[noise, kind, max(rate, upper), min(z, lower), k] += count
+        coarse[noise, kind, max(rate, upper), min(z, lower), kinds[0], kinds[1]] += count
     return coarse
 
 
