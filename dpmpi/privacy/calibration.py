@@ -4,9 +4,9 @@ Per rank, as shards differ in size. The noise is the smallest whose certified ep
 
     sigma* = min { sigma : certified_epsilon(releases at that noise, delta) <= epsilon }                (1)
 
-found in closed form for Gaussian noise on all records, sqrt(sum of (sensitivity/relative scale)^2) / mu(epsilon,
-delta), and elsewhere by a search on log scale. Poisson batches cost at most 1% more noise than all records do once
-they hold
+found in closed form for Gaussian noise on all records, sqrt(sum of 1/z^2 at noise 1) / mu(epsilon, delta) with z the
+noise multipliers of spending.py, and elsewhere by a search on log scale. Poisson batches cost at most 1% more noise
+than all records do once they hold
 
     b* = 1.5 q mu(epsilon, delta) / sqrt(T)                                                             (2)
 
@@ -24,6 +24,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.privacy.spending import release_group
 
 _TIGHT = 0.995  # the search ends when the certified epsilon is above this fraction of the target
 
@@ -41,6 +42,12 @@ def _check_target(releases: int, epsilon: float, delta: float) -> None:
         raise ConfigError(f"expected a positive and finite epsilon, found {epsilon}")
     if not 0 <= delta < 1:
         raise ConfigError(f"expected delta in [0, 1), found {delta}")
+
+
+def _square(spending: Mapping[ReleaseEvent, int]) -> float:
+    """Return the sum of 1/z^2."""
+    multipliers = [(release_group(event).z, count) for event, count in spending.items()]
+    return math.fsum(count / z**2 if z > 0 else math.inf for z, count in multipliers)
 
 
 def calibrate(
@@ -77,11 +84,12 @@ def calibrate(
         )
     mu = gdp_mu(epsilon, delta)
     # 1/z^2 of all releases together: at noise sigma it is square / sigma^2, if no pure loss comes on top
-    square = math.fsum(count * (e.sensitivity / e.scale) ** 2 for e, count in unit.items())
-    closed_form = min(sampled.values()) == 1 and all(event.noise == "gaussian" for event in (*unit, *spent))
+    square = _square(unit)
+    gaussian = all(event.noise in ("gaussian", "discrete-gaussian") for event in (*unit, *spent))
+    closed_form = min(sampled.values()) == 1 and gaussian
     left = mu
     if closed_form and spent:  # squares add up
-        left = math.sqrt(max(0.0, mu**2 - math.fsum(k * (e.sensitivity / e.scale) ** 2 for e, k in spent.items())))
+        left = math.sqrt(max(0.0, mu**2 - _square(spent)))
     over = left <= 1e-3 * mu if closed_form else certified_epsilon(Counter(spent), delta, cache) >= _TIGHT * epsilon
     if over:
         raise ConfigError(

@@ -18,11 +18,14 @@ Noise: TypeAlias = Literal["none", "gaussian", "laplace", "spherical-laplace", "
 class ReleaseEvent:
     """One release: the noise that was added, and how far one record could move the value under it.
 
-    `scale` is the noise's own parameter: the standard deviation (gaussian, discrete-gaussian), the scale b of
+    `scale` is the noise's own parameter: the standard deviation (gaussian; discrete-gaussian, of parts that have 64
+    steps of the grid to their deviation at least, as discrete_gaussian.py demands), the scale b of
     exp(-|x|/b) per coordinate (laplace) or of exp(-|x|_2/b) (spherical-laplace); 0 for `none`, which costs infinity.
     `sensitivity` is the replace-one bound for a record that takes part: L2 for gaussian, discrete-gaussian and
     spherical-laplace, L1 for laplace. Where the L2 sensitivity is known too, `coordinates` says so: it is at most
     sensitivity/sqrt(coordinates), as it is for a shift that is spread evenly over so many coordinates. Laplace only.
+    `dimension` is the length of a vector under spherical-laplace noise that moves by a fixed vector; 0 if it is not
+    known, or if the shift depends on the noise, as it does inside an objective. Other noise does not need it.
     """
 
     noise: Noise
@@ -30,13 +33,15 @@ class ReleaseEvent:
     sensitivity: float
     sampling: Sampling
     coordinates: int = 1
+    dimension: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON-ready values."""
         s = self.sampling
         fields: dict[str, Any] = {"noise": self.noise, "scale": self.scale, "sensitivity": self.sensitivity}
         fields |= {"sampling": s.kind, "expected": s.expected, "records": s.records}
-        return fields if self.coordinates == 1 else fields | {"coordinates": self.coordinates}
+        fields |= {"coordinates": self.coordinates} if self.coordinates != 1 else {}
+        return fields | ({"dimension": self.dimension} if self.dimension else {})
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ReleaseEvent:
@@ -46,10 +51,10 @@ class ReleaseEvent:
             if noise not in get_args(Noise) or kind not in ("full", "poisson", "fixed"):
                 raise LedgerError(f"expected a known kind of release, found {noise} with {kind} sampling")
             sampling = Sampling(kind, float(fields["expected"]), int(fields["records"]))
-            coordinates = int(fields.get("coordinates", 1))
-            event = cls(noise, float(fields["scale"]), float(fields["sensitivity"]), sampling, coordinates)
+            coordinates, dimension = int(fields.get("coordinates", 1)), int(fields.get("dimension", 0))
+            event = cls(noise, float(fields["scale"]), float(fields["sensitivity"]), sampling, coordinates, dimension)
             sizes = (event.scale, event.sensitivity, sampling.expected)
-            possible = 0 < sampling.expected <= sampling.records and coordinates >= 1
+            possible = 0 < sampling.expected <= sampling.records and coordinates >= 1 and dimension >= 0
             if not all(0 <= size < math.inf for size in sizes) or not possible:
                 raise LedgerError(f"expected possible sizes in a release, found {fields!r}")
             return event

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from dpmpi.core import Array, Integers, Query, Sampling
 from dpmpi.errors import ConfigError, LeakError
+from dpmpi.privacy.discrete_gaussian import LEAST_STEPS, MOST_COORDINATES
 from dpmpi.privacy.events import Noise, ReleaseEvent
 from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, SphericalLaplaceNoise, discrete_gaussian
 from dpmpi.rng import PrivateStream
@@ -35,18 +36,20 @@ class Pricing:
     """As in `ReleaseEvent`: at most ratio^2."""
     slack: float = 0.0
     """Added to the sensitivity, for rounding."""
+    dimension: int = 0
+    """As in `ReleaseEvent`."""
 
     def event(self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0) -> ReleaseEvent:
         """Return the event of a release under noise of scale `b * scale`.
 
         A pure loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one
-        coordinate.
+        coordinate; nothing is known of its direction.
         """
         b = self.b * scale
         if extra and self.kind in ("gaussian", "discrete-gaussian"):
             raise ConfigError(f"expected pure noise under a pure loss, found {self.kind}: use spherical-laplace")
         whole, coordinates = self.ratio * sensitivity + self.slack + extra * b, 1 if extra else self.coordinates
-        return ReleaseEvent(self.kind, b, whole, sampling, coordinates)
+        return ReleaseEvent(self.kind, b, whole, sampling, coordinates, 0 if extra else self.dimension)
 
 
 def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
@@ -58,7 +61,7 @@ def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
     if kind == "laplace":  # the L1 distance of two vectors is at most sqrt(m) times their L2 distance
         return Pricing("laplace", sigma / math.sqrt(2.0), math.sqrt(dimension), dimension)
     if kind == "spherical-laplace":
-        return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0))
+        return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0), dimension=dimension)
     raise _unknown(kind)
 
 
@@ -205,9 +208,8 @@ class SumMechanism(_Mechanism):
 
         sensitivity of the sum = that of the query + 2 sqrt(m) 2^-f                                   (5)
 
-    A sum of discrete Gaussians of variance s^2 is not quite one itself: each pair of densities differs from that of the
-    discrete Gaussian of the whole by a factor 1 +- 5 sum_k exp(-2 pi^2 s^2 k/(k+1)) (Kairouz, Liu, Steinke 2021,
-    Theorem 12). With s >= 64, which is required, that is 1 +- e^-40000: smaller than anything else in double precision.
+    A sum of discrete Gaussians is not quite one itself, nor is it a Gaussian. What that costs is in
+    discrete_gaussian.py, for parts of 64 steps of 2^-f at least, which are required here.
     """
 
     hides: ClassVar[bool] = True
@@ -239,10 +241,10 @@ class SumMechanism(_Mechanism):
     def _steps(self, scale: float) -> float:
         """Return the standard deviation of the part, in steps of 2^-f."""
         steps = self.sigma * scale * 2.0**self.bits / math.sqrt(self.parts)
-        if not 64.0 <= steps <= 2.0**50:
+        if not LEAST_STEPS <= steps <= 2.0**50:
             raise ConfigError(
                 f"expected a deviation of 64 to 2^50 steps for a rank's part of the noise, found {steps:.3g} at "
-                f"{self.bits} fractional bits: use {'more' if steps < 64.0 else 'fewer'} --share-bits"
+                f"{self.bits} fractional bits: use {'more' if steps < LEAST_STEPS else 'fewer'} --share-bits"
             )
         return steps
 
@@ -251,4 +253,6 @@ def sum_pricing(sigma: float, bits: int, width: int) -> Pricing:
     """Return the pricing of noise inside a sum, by (5)."""
     if sigma == 0.0:
         return Pricing("none", 0.0)
+    if width > MOST_COORDINATES:
+        raise ConfigError(f"expected at most 2^40 coordinates in a shared sum, found {width}: use fewer features")
     return Pricing("discrete-gaussian", sigma, slack=2.0 * math.sqrt(width) * 2.0**-bits)

@@ -16,6 +16,9 @@ gdp.py with mu = 1/z or, as an L1 shift is worst in one coordinate,
     Laplace:                delta_M(eps) = (1 - e^((eps - 1/z)/2))+                                    (3)
     any pure 1/z-DP:        delta_M(eps) = (e^(1/z) - e^eps)+ / (1 + e^(1/z))                          (4)
 
+Spherical Laplace noise in a known dimension has its exact loss distribution (spherical_laplace.py); elsewhere it is
+priced as (4).
+
 A profile is turned into a discrete loss distribution by connecting its dots (Doroshenko et al. 2022): linear
 interpolation in e^eps lies above the convex truth, so that what comes out is an upper bound.
 """
@@ -30,6 +33,7 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.privacy.spending import ReleaseGroup, pure_epsilon
+from dpmpi.privacy.spherical_laplace import RELATIVE_ERROR, loss_masses
 
 _MOST_POINTS = 2**18  # the finest grid has about this many
 _CONVERGED = 0.002
@@ -73,6 +77,10 @@ def _loss_distribution(group: ReleaseGroup, h: float, top: float) -> Any:
             sampling_prob=group.rate,
             neighboring_relation=NeighboringRelation.REPLACE_ONE,
         )
+    if group.dimension:
+        first, masses = loss_masses(1 / group.z, group.dimension, h)
+        exact = pld_pmf.DensePLDPmf(h, first, masses, 0.0, True)
+        return privacy_loss_distribution.PrivacyLossDistribution(exact)
     eps = np.arange(math.ceil(min(_span(group), top) / h) + 2, dtype=np.float64) * h
     delta = np.minimum.accumulate(_profile(group, eps))
     steps = -np.diff(delta)
@@ -88,6 +96,8 @@ def _loss_distribution(group: ReleaseGroup, h: float, top: float) -> Any:
 def pld_epsilon(groups: tuple[ReleaseGroup, ...], delta: float) -> float:
     """Return the epsilon of composed loss distributions, on ever finer grids until it no longer falls."""
     usable = delta - sum(group.times for group in groups) * 2.0**-50  # covers the rounding of the Fourier transforms
+    slack = sum(group.times for group in groups if group.dimension) * RELATIVE_ERROR
+    usable *= math.exp(-slack)
     if usable <= 0:
         return math.inf
     span = max(map(_span, groups))
@@ -97,9 +107,11 @@ def pld_epsilon(groups: tuple[ReleaseGroup, ...], delta: float) -> float:
         top = 2 * best + 40  # a loss so far above epsilon counts like an infinite one, up to e^-40
         with np.errstate(over="ignore"):  # the library's Chernoff bounds try orders that are too large
             parts = [_loss_distribution(group, h, top).self_compose(group.times) for group in groups]
-            epsilon = float(reduce(lambda done, part: done.compose(part), parts).get_epsilon_for_delta(usable))
+            epsilon = (
+                float(reduce(lambda done, part: done.compose(part), parts).get_epsilon_for_delta(usable)) + 2 * slack
+            )
         points = max(4 * epsilon, min(span, 2 * epsilon + 40)) / h
-        settled = epsilon >= min((1 - _CONVERGED) * best, best - 5e-5) or epsilon in (0.0, math.inf)
+        settled = epsilon >= min((1 - _CONVERGED) * best, best - 5e-5) or epsilon in (2 * slack, math.inf)
         if settled or points > _MOST_POINTS:
             return min(best, epsilon)
         best, h = epsilon, h / 4

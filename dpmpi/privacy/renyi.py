@@ -1,8 +1,8 @@
 """Composition by Renyi divergence: divergences of the same order add up.
 
-The certified figure where discrete Gaussians take part or delta is too small for loss distributions; elsewhere a check
-on them. Orders are taken from a grid; sampled Gaussian noise, discrete or not, is bounded at integer orders only, by
-the moments of `_sampled_moments`.
+The certified figure for Laplace noise on vectors, or where delta is too small for loss distributions; elsewhere a check
+on them. Orders are taken from a grid; sampled Gaussian noise is bounded at integer orders only, by the moments of
+`_sampled_moments`.
 
 Laplace noise of scale 1 has, for a shift t >= 0 (Mironov 2017, Prop. 6),
 
@@ -61,7 +61,7 @@ def _moments(d: float, top: int, minkowski: bool) -> Array:
 
 @lru_cache(maxsize=1024)
 def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
-    """Return log bounds of E_Q |(p-q)/Q|^j, j = 2 ... top, of a sampled Gaussian or discrete Gaussian release.
+    """Return log bounds of E_Q |(p-q)/Q|^j, j = 2 ... top, of a sampled Gaussian release.
 
     Let p, q be the output with either record in the batch and r without; P = (1-s) r + s p, Q = (1-s) r + s q. Then
 
@@ -72,8 +72,8 @@ def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
 
     p and q are 1/z apart (in standard deviations); from r they are 1/(2z) for Poisson batches (a record adds at most
     half of what replacing it can do) and 1/z for fixed ones. For even j the right hand sides are polynomials in p/r,
-    whose moments E_r (p/r)^k = e^{k(k-1)d^2/2} a discrete Gaussian shares with the continuous one, as an integer shift
-    leaves a sum over the integers unchanged; odd j follow by Cauchy-Schwarz. After Wang, Balle, Kasiviswanathan 2019.
+    whose moments are E_r (p/r)^k = e^{k(k-1)d^2/2}; odd j follow by Cauchy-Schwarz. After Wang, Balle, Kasiviswanathan
+    2019.
     """
     j = np.arange(2.0, top + 1)
     apart = _moments(1 / (2 * z) if poisson else 1 / z, top, True)
@@ -82,7 +82,7 @@ def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
 
 
 def _sampled_rdp(group: ReleaseGroup, orders: Array) -> Array:
-    """Return upper bounds of the Renyi divergences of a sampled (discrete) Gaussian at integer orders, equation (1)."""
+    """Return upper bounds of the Renyi divergences of a sampled Gaussian at integer orders, equation (1)."""
     moments = _sampled_moments(group.z, group.rate, group.kind == "poisson", int(orders.max()))
     log_factorial = np.array([math.lgamma(k + 1) for k in range(int(orders.max()) + 1)])
     found = []
@@ -116,7 +116,7 @@ def divergences(group: ReleaseGroup, orders: Array) -> Array:
     """Return the Renyi divergences of one release."""
     if group.z == 0:
         return np.full(orders.shape, math.inf)
-    if group.noise in ("gaussian", "discrete-gaussian"):
+    if group.noise == "gaussian":
         if group.kind == "full":
             return np.asarray(orders / (2 * group.z**2))
         return _sampled_rdp(group, orders)
@@ -129,7 +129,7 @@ def divergences(group: ReleaseGroup, orders: Array) -> Array:
 
 def needs_integers(groups: tuple[ReleaseGroup, ...]) -> bool:
     """Return whether some release is priced at integer orders only."""
-    return any(group.kind != "full" and group.noise in ("gaussian", "discrete-gaussian") for group in groups)
+    return any(group.kind != "full" and group.noise == "gaussian" for group in groups)
 
 
 def epsilon_conversion(orders: Array, delta: float) -> Array:

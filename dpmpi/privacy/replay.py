@@ -14,9 +14,9 @@ lower one a pair that two data sets attain (loss_sums.py composes both):
     Gaussian, Poisson         (1-s) N(0,1) + s N(+-t/2,1)                              both                       (2)
     Gaussian, fixed size      M = (1-s) N(0,1) + s N(t,1) against N(0,1), and its mirror image for negative
                               losses (upper); the pair as it is (lower)                                           (3)
-    discrete Gaussian         as (1), (2), (3) for the continuous one. It is the randomised rounding of a continuous
-                              Gaussian whose variance is smaller by 4 steps of the grid, up to a factor 1 + 1e-30;
-                              runs refuse noise of so few steps that this would show in six digits
+    discrete Gaussian         as (1), (2), (3) for the continuous one (lower), and for one of 0.999 times the deviation
+                              (upper): up to a factor 1 + 1e-60 it is the randomised rounding of a Gaussian whose
+                              variance is smaller by 8 squared steps of the grid, and the deviation has 64 at least
     Laplace, one coordinate   Lap(0), Lap(t); sampled as (3) (upper), as (2) (lower)                              (4)
     Laplace, k coordinates    an L1 shift t whose L2 norm is at most t/sqrt(k): all in one coordinate, or Renyi
                               divergence, whichever is less (upper); k shifts t/k (lower), sampled: one of t/sqrt(k)
@@ -67,8 +67,14 @@ def replay(spending: Spending, delta: float, dimension: int | None = None, *, ex
     if delta == 0:
         return Bounds(_pure(paired), _pure(spending), names)
     lower = epsilon_bounds(_merged(paired, +1, lambda event: _lower(event, dimension)), delta)[0]
-    upper = epsilon_bounds(_merged(spending, -1, lambda event: _upper(event, dimension, extra)), delta)[1]
-    return Bounds(lower, min(upper, _pure(spending), renyi_bound(spending, delta)), names)
+    less = Counter({_continuous(event): count for event, count in spending.items()})
+    upper = epsilon_bounds(_merged(less, -1, lambda event: _upper(event, dimension, extra)), delta)[1]
+    return Bounds(lower, min(upper, _pure(spending), renyi_bound(less, delta)), names)
+
+
+def _continuous(event: ReleaseEvent) -> ReleaseEvent:
+    """Return a Gaussian release that gives away at least as much as one of discrete noise."""
+    return replace(event, scale=0.999 * event.scale) if event.noise == "discrete-gaussian" else event
 
 
 def _unpaired(event: ReleaseEvent, dimension: int | None, extra: bool) -> bool:

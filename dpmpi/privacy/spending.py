@@ -2,7 +2,9 @@
 
 Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
 record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
-known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k.
+known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k. A discrete Gaussian
+is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py. Spherical Laplace noise on
+all records keeps its `dimension` where it is known; in one dimension it is Laplace noise.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from dpmpi.errors import ConfigError
+from dpmpi.privacy.discrete_gaussian import CONTINUOUS_SHARE
 from dpmpi.privacy.events import ReleaseEvent
 
 Spending: TypeAlias = Mapping[ReleaseEvent, int]
@@ -30,10 +33,11 @@ class ReleaseGroup(NamedTuple):
     z: float
     times: int = 1
     coordinates: int = 1
+    dimension: int = 0
 
 
-GroupKey: TypeAlias = tuple[str, str, float, float, int]
-"""What tells groups apart: noise, kind, rate, z and coordinates."""
+GroupKey: TypeAlias = tuple[str, str, float, float, int, int]
+"""What tells groups apart: noise, kind, rate, z, coordinates and dimension."""
 
 
 def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
@@ -49,27 +53,35 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
         raise ConfigError(f"expected no negative scale, sensitivity or count, found {count} x {event}")
     if event.coordinates < 1 or event.coordinates != int(event.coordinates):
         raise ConfigError(f"expected at least 1 coordinate, a whole number, found {event.coordinates}")
+    if event.dimension < 0 or event.dimension != int(event.dimension):
+        raise ConfigError(f"expected a whole number of dimensions, found {event.dimension}")
     z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
     if event.noise == "none" or event.scale == 0 or not z > 1e-100:
         return ReleaseGroup("none", "full", 1.0, 0.0, int(count))
-    k = event.coordinates if event.noise == "laplace" and rate == 1 else 1
-    return ReleaseGroup(event.noise, "full" if rate == 1 else event.sampling.kind, rate, z, int(count), k)
+    noise, kind, k, m = event.noise, "full" if rate == 1 else event.sampling.kind, 1, 0
+    if noise == "discrete-gaussian":
+        noise, z = "gaussian", z * CONTINUOUS_SHARE
+    elif noise == "laplace" and rate == 1:
+        k = event.coordinates
+    elif noise == "spherical-laplace" and rate == 1:
+        noise, m = ("laplace", 0) if event.dimension == 1 else (noise, event.dimension)
+    return ReleaseGroup(noise, kind, rate, z, int(count), k, m)
 
 
 def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
     """Return the tally in canonical form: as few groups as possible, sorted; free releases left out."""
     tally: Counter[GroupKey] = Counter()
     vectors: Counter[GroupKey] = Counter()
-    squares: dict[str, list[float]] = {}
+    squares: list[float] = []
     for event, count in spending.items():
         group = release_group(event, count)
         if group.times == 0 or group.z == math.inf:
             continue
-        if group.kind == "full" and group.noise in ("gaussian", "discrete-gaussian"):
-            squares.setdefault(group.noise, []).append(count / group.z**2)
+        if group.kind == "full" and group.noise == "gaussian":
+            squares.append(count / group.z**2)
         else:
-            (vectors if group.coordinates > 1 else tally)[(*group[:4], group.coordinates)] += count
-    merged = [ReleaseGroup(noise, "full", 1.0, 1 / math.sqrt(math.fsum(terms))) for noise, terms in squares.items()]
+            (vectors if group.coordinates > 1 else tally)[(*group[:4], *group[5:])] += count
+    merged = [ReleaseGroup("gaussian", "full", 1.0, 1 / math.sqrt(math.fsum(squares)))] if squares else []
     return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
 
 
@@ -83,12 +95,12 @@ def per_coordinate(groups: tuple[ReleaseGroup, ...], equal_split: bool = False) 
     for group in groups:
         if group.coordinates > 1:
             k = group.coordinates if equal_split else 1
-            tally[group.noise, group.kind, group.rate, group.z * k, 1] += group.times * k
+            tally[group.noise, group.kind, group.rate, group.z * k, 1, 0] += group.times * k
     return tuple(sorted([*(group for group in groups if group.coordinates == 1), *_groups(_merged(tally))]))
 
 
 def _groups(tally: Counter[GroupKey]) -> list[ReleaseGroup]:
-    return [ReleaseGroup(noise, kind, rate, z, count, k) for (noise, kind, rate, z, k), count in tally.items()]
+    return [ReleaseGroup(*key[:4], count, *key[4:]) for key, count in tally.items()]
 
 
 def _merged(tally: Counter[GroupKey]) -> Counter[GroupKey]:
@@ -99,10 +111,10 @@ def _merged(tally: Counter[GroupKey]) -> Counter[GroupKey]:
     coarse: Counter[GroupKey] = Counter()
     cells = _MOST_GROUPS if len(set(rates)) == 1 else math.isqrt(_MOST_GROUPS)
     steps = [math.log(max(v) / min(v)) / cells or 1.0 for v in (zs or [1.0], rates)]
-    for (noise, kind, rate, z, k), count in tally.items():
+    for (noise, kind, rate, z, *kinds), count in tally.items():
         lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
         upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
-        coarse[noise, kind, max(rate, upper), min(z, lower), k] += count
+        coarse[noise, kind, max(rate, upper), min(z, lower), kinds[0], kinds[1]] += count
     return coarse
 
 

@@ -195,7 +195,7 @@ def allowance(
             fits = accountants.certified_epsilon(charges, delta, cache=cache_file()) <= budget
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
-    gaussian = all(event.noise == "gaussian" and event.sampling.kind == "full" for event in events)
+    gaussian = all("gaussian" in event.noise and event.sampling.kind == "full" for event in events)
     filter_ = filters.GaussianFilter(budget, delta) if gaussian else filters.RdpFilter(budget, delta, float(order))
     left = filter_.budget - sum(filter_.cost(e, count) for e, count in (*earlier.items(), *own.items()))
     allowed = 0

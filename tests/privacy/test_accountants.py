@@ -133,10 +133,8 @@ def test_rate_one_is_the_full_batch(kind, noise):
         {full(30, noise): 50}, 1e-5
     )
     almost = {sampled(30, 0.9999, kind, noise): 50}
-    bound = {"gaussian": 1.02, "laplace": 1.02, "discrete-gaussian": 1.001}[noise]
-    if noise != "discrete-gaussian" or kind == "poisson":
-        ratio = certified_epsilon(almost, 1e-5) / certified_epsilon({full(30, noise): 50}, 1e-5)
-        assert 0.99 < ratio < bound
+    ratio = certified_epsilon(almost, 1e-5) / certified_epsilon({full(30, noise): 50}, 1e-5)
+    assert 0.99 < ratio < 1.02
 
 
 # --- published and derived tables ------------------------------------------------------------------------------------
@@ -245,7 +243,8 @@ def log_discrete_gaussian(shift, sigma, x):
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed"])
 @pytest.mark.parametrize(("sigma", "rate", "order"), [(4.0, 0.1, 2), (4.0, 0.1, 7), (12.0, 0.01, 16), (2.5, 0.3, 5)])
-def test_renyi_bound_of_sampled_discrete_gaussians(kind, sigma, rate, order):
+def test_renyi_bound_of_sampled_gaussians(kind, sigma, rate, order):
+    """Against sums over a lattice, which has the same moments: an integer shift moves it onto itself."""
     shift = 3  # of one record, to either side; replacing one moves by twice as much
     x = np.arange(-400, 401)
     far = 2 * shift if kind == "fixed" else shift
@@ -255,17 +254,10 @@ def test_renyi_bound_of_sampled_discrete_gaussians(kind, sigma, rate, order):
     if kind == "fixed":
         q = r
     exact = max(np.logaddexp.reduce(order * a + (1 - order) * b) / (order - 1) for a, b in ((p, q), (q, p)))
-    event = ReleaseEvent("discrete-gaussian", sigma, 2.0 * shift, Sampling(kind, rate * 1000, 1000))
+    event = ReleaseEvent("gaussian", sigma, 2.0 * shift, Sampling(kind, rate * 1000, 1000))
     bound = renyi.divergences(release_group(event), np.array([float(order)]))[0]
     assert exact <= bound * (1 + 1e-9)
     assert bound <= (1.8 if kind == "poisson" else 6.0) * exact
-
-
-def test_poisson_discrete_gaussian_is_close_to_the_gaussian():
-    for b, T, sigma in [(256, 1000, 0.01183), (256, 10000, 0.03735)]:
-        lattice = certified_epsilon({gradient(sigma, b, 20000, "poisson", "discrete-gaussian"): T}, 1e-5)
-        continuous = certified_epsilon({gradient(sigma, b, 20000, "poisson"): T}, 1e-5)
-        assert continuous < lattice < 1.25 * continuous
 
 
 def test_laplace_is_the_library_and_never_above_the_pure_sum():
@@ -313,15 +305,6 @@ def test_sampling_amplifies_pure_releases():
             found = certified_epsilon({sampled(1 / eps0, rate, kind, noise): 500}, 1e-5)
             assert 0 < found < 500 * amplified
             assert found <= rdp_epsilon({sampled(1 / eps0, rate, kind, noise): 500}, 1e-5) * 1.001
-
-
-def test_discrete_gaussian_is_zcdp():
-    z, T, delta = 20.0, 100, 1e-5
-    rho = T / (2 * z * z)
-    orders = 1 + np.geomspace(1e-2, 1e3, 200000)
-    best = np.min(rho * orders + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))
-    assert certified_epsilon({full(z, "discrete-gaussian"): T}, delta) == pytest.approx(best, rel=1e-4)
-    assert certified_epsilon({full(z): T}, delta) < best < 1.2 * certified_epsilon({full(z): T}, delta)
 
 
 # --- composition -----------------------------------------------------------------------------------------------------

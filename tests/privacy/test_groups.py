@@ -47,7 +47,7 @@ def test_pure_noise_adds_up():
     "event",
     [
         ReleaseEvent("gaussian", 3.0, 0.5, SOME),
-        ReleaseEvent("discrete-gaussian", 3.0, 0.5, FULL),
+        ReleaseEvent("discrete-gaussian", 3.0, 0.5, SOME),
         ReleaseEvent("none", 0.0, 0.5, FULL),
     ],
 )

@@ -64,7 +64,7 @@ def test_laplace_event_is_in_l1():
 
 def test_spherical_event_is_in_l2():
     event = make_mechanism("spherical-laplace", 0.8, KEY, 15).event(query(15))
-    assert event == ReleaseEvent("spherical-laplace", 0.2, 0.25, SAMPLING)
+    assert event == ReleaseEvent("spherical-laplace", 0.2, 0.25, SAMPLING, dimension=15)
 
 
 @pytest.mark.parametrize("kind", NOISY)

@@ -318,16 +318,15 @@ def test_a_calibrated_run_spends_its_target_and_verifies(tmp_path, capsys, flags
     for replay in verify(tmp_path / "run"):
         assert replay.problems == ()
         assert replay.charges == 12
-        assert 0.97 < replay.rdp <= 1.0
+        assert 0.97 < replay.epsilon <= 1.0 < replay.rdp
     assert capsys.readouterr().err == ""
 
 
 def test_less_noise_than_on_every_value(tmp_path, capsys):
-    """The same target with noise on each value takes about as much noise a rank: sqrt(n) times as much in the sum."""
+    """The same target with noise on each value takes as much noise a rank: sqrt(n) times as much in the sum."""
     inside = train(tmp_path / "in", "--epsilon", 1)["per_rank"][0]["sigma"]
     alone = train(tmp_path / "on", "--epsilon", 1, "--noise-in", "local")["per_rank"][0]["sigma"]
-    assert inside == pytest.approx(alone, rel=0.15)  # a looser accountant: Renyi for the discrete Gaussian
-    assert inside >= alone
+    assert alone <= inside <= 1.002 * alone
     capsys.readouterr()
 
 
