@@ -8,9 +8,9 @@ With x_i the model of rank i and x = (1/n) sum_i x_i,
     error            |x - x*|^2 / |x*|^2, if the optimum x* is known       (3)
     rank error       (1/n) sum_i |x_i - x*|^2 / |x*|^2                     (4)
 
-Sums whose summands are hidden are sums of integers modulo 2^64. A number v is three words, with r = 2^40 (v - floor(v)),
+Sums whose summands are hidden are sums of integers modulo 2^64: a number v is three words,
 
-    floor(v),   floor(r),   rint(2^40 (r - floor(r)))                                          (5)
+    floor(v),   floor(r),   rint(2^40 (r - floor(r)))   with   r = 2^40 (v - floor(v))         (5)
 
 so that sums of up to 2^22 ranks are exact on a grid of 2^-80, the same on every transport. Numbers beyond 2^50 count as
 2^50: a run that diverges so far has nothing to tell.

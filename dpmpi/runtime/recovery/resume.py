@@ -13,7 +13,7 @@ from dpmpi.network.channel import Transport, World
 from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.handshake import Meeting, meet, roster_digest
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
-from dpmpi.privacy.ledger import has_line, recorded_runs
+from dpmpi.privacy.ledger import check_run_proofs, has_line, recorded_runs
 from dpmpi.runtime.assembly import Past, claim_of
 from dpmpi.runtime.budget import ledger_file, read_budget
 from dpmpi.runtime.config import Config
