@@ -71,7 +71,7 @@ def tightness(laboratory: Laboratory) -> str:
     if any(one.extra for one in method.releases(laboratory.plan.terms(VICTIM))):
         return "loose: objective perturbation pays for its Jacobian, and its noise is priced as pure"
     if "spherical-laplace" in kinds:
-        return "tight: spherical Laplace noise on all records"
+        return "tight: spherical Laplace noise on all records, of which a linear score sees a part"
     if "laplace" in kinds:
         return "loose: Laplace noise on vectors is priced by Renyi divergence, and a linear score sees half of it"
     if any(event.sampling.kind != "full" for event in events):
