@@ -14,13 +14,14 @@ from altered import rehash
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.verify import verify
-from dpmpi.errors import CheckpointError
+from dpmpi.errors import CheckpointError, LedgerError
 from dpmpi.network.transport.loopback import LoopbackTransport
-from dpmpi.privacy.ledger import read_lines, recorded_spending
+from dpmpi.privacy.ledger import _hash, _line, read_lines, recorded_spending
 from dpmpi.privacy.ledger_proofs import head_file, read_key
 from dpmpi.run import main
 from dpmpi.runtime.engine import Engine
 from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.recovery import resume
 from dpmpi.runtime.recovery.checkpoint import (
     Keeper,
     Manifest,
@@ -434,3 +435,45 @@ def test_checkpoints_of_the_first_edition_are_told_apart(tmp_path):
     (tmp_path / "checkpoint" / "manifest.json").write_text(json.dumps(old))
     with pytest.raises(CheckpointError, match=r"found those of dpmpi 0.1: resume the run with that version"):
         read_manifest(RunDirectory(tmp_path))
+
+
+def stripped(path):
+    """Leave the header alone, as dpmpi 0.1 would have written it: what was charged is forgotten."""
+    first = next(iter(read_lines(path)))
+    entry = first.entry | {"dpmpi": "0.1.0"}
+    path.write_text(_line(entry | {"hash": _hash(entry)}) + "\n")
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["with its key", "without its key"])
+def test_a_ledger_made_to_look_like_an_older_one_is_refused(tmp_path, monkeypatch, capfd, key):
+    out = tmp_path / "run"
+    assert run(
+        out, "--algorithm", "dp-dda", *FLAGS, "--noise", "0.5", "--delta", "1e-4", until=6, monkeypatch=monkeypatch
+    )
+    monkeypatch.setenv("DPMPI_HEADS", str(tmp_path / "another machine"))  # which knows nothing of the ledger
+    stripped(out / "ledger" / "rank-001.jsonl")
+    if not key:
+        (out / "ledger" / "rank-001.key").unlink()
+    assert run(None, "--resume", out) != 0
+    assert "expected lines with the mac of the key beside" in capfd.readouterr().err
+
+
+def test_results_come_before_checkpoints_go(tmp_path, monkeypatch, capfd):
+    """A disk that fills up at the end costs the results, not the way to them."""
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "No space left on device", "summary.json")
+        patch.setattr(RunDirectory, "write_summary", lambda self, summary: (_ for _ in ()).throw(full))
+        assert run(out, *FLAGS, "--noise", "0.5", "--delta", "1e-4", "--checkpoint-every", "4") != 0
+    assert not (out / "summary.json").exists()
+    kept = {path.name[:8] for path in (out / "checkpoint").glob("*.state")}
+    assert kept == {f"rank-00{rank}" for rank in range(RANKS)}
+    assert run(None, "--resume", out) == 0
+    assert not (out / "checkpoint").exists()
+
+
+def test_lost_charges_are_not_what_one_disk_says(tmp_path, monkeypatch):
+    told = [[[3, [["a", 1]]]], [[3, []]]]
+    monkeypatch.setattr(resume, "on_all_ranks", lambda transport, look: told)
+    with pytest.raises(LedgerError, match="found others on rank 1 than on rank 0"):
+        resume.lost_charges(None, LoopbackTransport(2), RunDirectory(tmp_path), [0, 1], "run")

@@ -15,10 +15,11 @@ from dpmpi.errors import ConfigError, SealBroken
 from dpmpi.network.channel import TRAILER_BYTES
 from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.exchange.shares import SharesExchange
-from dpmpi.network.handshake import agree_on_secrets
+from dpmpi.network.handshake import _check_claims, agree_on_secrets
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.sealed import SealedTransport
 from dpmpi.run import main
+from dpmpi.runtime.assembly import Past, claim_of
 
 
 def check(ranks, *flags):
@@ -307,3 +308,22 @@ def test_shares_and_seals_do_not_change_the_noise(tmp_path, capsys):
     rounding = 2.0**-41  # of each summand of the model, and of each round's sums
     assert 0 < np.abs(models[2] - models[0].mean(axis=0)).max() <= rounding + 4 * 3 * 2.0**-41
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--checkpoint-every", 5), "--checkpoint-every and --on-failure"),
+        (("--ledger", "books"), "--out and --ledger given or not"),
+        (("--epsilon", 2), "settings"),
+        (("--seal",), "settings"),
+    ],
+)
+def test_what_ranks_must_have_in_common_is_on_their_cards(flags, words):
+    """Else they would take different steps together, and wait for each other."""
+    mine, theirs = (claim_of(settings_of("--epsilon", 1, *more), Past.none(2)) for more in ((), flags))
+    card = vars(theirs) | {"hello": None, "names": list(theirs.names)}
+    with pytest.raises(ConfigError) as caught:
+        _check_claims(mine, 0, [vars(mine) | {"hello": None, "names": [0, 1]}, card])
+    assert words in str(caught.value)
+    assert "found others on rank 1 than on rank 0" in str(caught.value)
