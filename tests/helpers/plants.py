@@ -40,17 +40,17 @@ def row_error(rank):
 @contextmanager
 def vote(rank):
     """Vote by what the records hold."""
-    read, look, secret = shards.read_npz, Votes.look, []
+    read, look, secret = shards.read_shard, Votes.look, []
 
     def remember(path):
-        rows, labels = read(path)
-        secret.append(float(rows.matrix[0, 0]))
-        return rows, labels
+        found = read(path)
+        secret.append(float(found[0].matrix[0, 0]))
+        return found
 
     def biased(self, *wishes):
         return look(self, *wishes[:-1], wishes[-1] - 1e-9 * (1.0 + secret[-1]))
 
-    with mock.patch.object(shards, "read_npz", remember), mock.patch.object(Votes, "look", biased):
+    with mock.patch.object(shards, "read_shard", remember), mock.patch.object(Votes, "look", biased):
         yield
 
 
