@@ -226,6 +226,7 @@ class Communicator:
     def _abort(self, verb, code=0):
         if self._wire.real_abort:
             self._comm.Abort(code)
+            os._exit(code)  # MPICH may return before it has ended this process
         self._wire.abort(code)
 
     def _send(self, verb, buffer, dest, tag=0):
