@@ -131,8 +131,7 @@ def all_changes(runs):
         found = runs.run(meddler)
         what = next(filter(None, runs.world.allgather(meddler.what)), None)
         left = others(runs.files(), files)
-        finished = RANK == 0 and (runs.folder / "place/run/summary.json").exists()
-        yield {"what": f"rank {rank}: {what}", "files": left, "finished": finished} | found
+        yield {"what": f"rank {rank}: {what}", "files": left} | found
 
 
 if __name__ == "__main__":
