@@ -12,7 +12,15 @@ and the agents that are active in round t do
 
 while the others keep z_i. The model is sum_t a_t x_i(t) / A_T. (1), (3) are Eqs. (5), (4) of [LJS22] when every
 rank is active (iota = 1), and Eqs. (6), (5) of [LJS23] with node sampling. a_t = 1, gamma_t = gamma sqrt(t) without
-noise is the conventional method of [DAW12].
+noise is the conventional method of [DAW12]. With `mixes` K > 1 the sum in (3) is the K accelerated mixes of
+`bases/accelerated_mixing.py`, and the model is mixed `closing_mixes` times after the last round.
+
+Settings from public facts. x(t) is A_t / gamma_t times a mean gradient away from 0, its average about half as far, and
+steps beyond 8 a_t / gamma_t overshoot. With tau = `Facts.flow`, how far to go,
+
+    gamma = max(a_T / 8, A_T / tau), for gamma_t = gamma sqrt(t) over sqrt(T)             (4)
+
+Without a penalty, rounds are 500 for a_t = t and 300 for a_t = 1, each over iota.
 
 Privacy: the data enter only through (2). What is sent is a weighted sum of releases, hence post-processing. The
 schedule is public, so node sampling amplifies nothing; a rank pays for the rounds in which it speaks.
@@ -31,14 +39,17 @@ slept through from its unchanged z_i. See docs/privacy.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Method, Mix, Steps, combine, hyperparameter, public
+from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, accelerate, mix_again
+from dpmpi.core import Agent, Array, Exchanges, Facts, Mix, Steps, Terms, combine, four_digits, hyperparameter, public
+from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of releases"
+GAMMA_HELP = "weight of |x|^2/2 in the dual step; auto: by --epsilon"
 
 
 @dataclass
@@ -54,14 +65,40 @@ class State:
 
 
 @dataclass(frozen=True)
-class DpDda(Method):
+class DpDda(AcceleratedMixing):
     """Dual averaging with weights a_t = t and constant gamma, which suit a strongly convex h [LJS22]."""
 
     adds_up: ClassVar[bool] = True
 
     weighting: Literal["linear", "constant"] = hyperparameter("linear", "a_t = t or a_t = 1")
-    gamma: float = hyperparameter(20.0, "weight of |x|^2/2 in the dual step", minimum=0.0)
+    gamma: float | None = hyperparameter(None, GAMMA_HELP, minimum=0.0)
     gamma_growth: Literal["constant", "sqrt"] = hyperparameter("constant", "gamma_t = gamma or gamma sqrt(t)")
+
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return 500 or 300 rounds in which a rank is active."""
+        return min(round((500 if self.weighting == "linear" else 300) / facts.share), 10**5)
+
+    def fitted(self, facts: Facts) -> Self:
+        """Return the method with gamma by (4), where it is not given."""
+        if self.gamma is not None:
+            return self
+        T = facts.rounds
+        gamma = facts.share * max(self._a(T) / facts.longest_step, self._A(T) / facts.flow)
+        return replace(self, gamma=four_digits(gamma / math.sqrt(T) if self.gamma_growth == "sqrt" else gamma))
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the rounds go."""
+        A = self._A(terms.rounds) * terms.active_rounds / terms.rounds
+        return A / (self._gamma(terms.rounds) + terms.strong_convexity * A)
+
+    def check(self, terms: Terms) -> None:
+        """Refuse several mixes where edges change from round to round."""
+        self.check_mixing(terms)
+
+    def exchanges(self, terms: Terms) -> list[Exchanges]:
+        """Return the mixes of all rounds, and the closing ones."""
+        count = self.mixes_per_release(terms) * terms.active_rounds + self.mixes_at_the_end(terms)
+        return [Exchanges("neighbours", terms.dimension, count)]
 
     def start(self, agent: Agent) -> State:
         """Return z = 0."""
@@ -77,8 +114,15 @@ class DpDda(Method):
         agent.penalty.dual_step(z, agent.share * self._A(t), self._gamma(t), out=x)  # (1)
         combine(state.total, (1.0, state.total), (a, x), scratch=state.scratch)
         state.last = t
-        s = agent.release(agent.problem.subgradient(x))  # (2)
+        s, terms = agent.release(agent.problem.subgradient(x)), agent.terms  # (2)
+        K = self.mixes_per_release(terms)
+        if K > 1:  # x is free from here on
+            combine(x, (a, s.value))
+            x += z
         yield Mix(public(z, because=WHY_PUBLIC), plus=s, times=a, out=z)  # (3)
+        yield from accelerate(z, x, state.scratch, terms.mixing, K, WHY_PUBLIC)
+        if t == terms.rounds:
+            yield from mix_again(state.total, x, state.scratch, terms.mixing, self.mixes_at_the_end(terms), WHY_PUBLIC)
 
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write sum_{s <= t} a_s x(s) / A_t to `out`."""
@@ -92,7 +136,7 @@ class DpDda(Method):
             s = np.arange(state.last + 1, t, dtype=np.float64)
             a = s if self.weighting == "linear" else np.ones_like(s)
             A = agent.share * (s * (s + 1) / 2 if self.weighting == "linear" else s)
-            gamma = self.gamma * (np.sqrt(s) if self.gamma_growth == "sqrt" else np.ones_like(s))
+            gamma = self._gamma(1) * (np.sqrt(s) if self.gamma_growth == "sqrt" else np.ones_like(s))
             agent.penalty.add_dual_steps(state.z, a, A, gamma, total, state.scratch)
 
     def _a(self, t: int) -> float:
@@ -102,6 +146,8 @@ class DpDda(Method):
         return t * (t + 1) / 2 if self.weighting == "linear" else float(t)
 
     def _gamma(self, t: int) -> float:
+        if self.gamma is None:
+            raise ConfigError("expected --gamma, found none: give it, or have it derived")
         return self.gamma * math.sqrt(t) if self.gamma_growth == "sqrt" else self.gamma
 
 
@@ -110,7 +156,6 @@ class Dda(DpDda):
     """Dual averaging with a_t = 1 and gamma_t = gamma sqrt(t) [DAW12]."""
 
     weighting: Literal["linear", "constant"] = hyperparameter("constant", "a_t = t or a_t = 1")
-    gamma: float = hyperparameter(1.0, "weight of |x|^2/2 in the dual step", minimum=0.0)
     gamma_growth: Literal["constant", "sqrt"] = hyperparameter("sqrt", "gamma_t = gamma or gamma sqrt(t)")
 
 

@@ -66,7 +66,8 @@ class DpDgd(ConsensusDescent):
                 raise ConfigError(
                     "expected strong convexity for harmonic steps, found none: add an l2 penalty, or decay sqrt"
                 )
-            L = math.inf if terms.smoothness is None else terms.smoothness + terms.strong_convexity
+            steepest = terms.largest_smoothness
+            L = math.inf if steepest is None else steepest + terms.strong_convexity
             steps = np.minimum(first, (1.0 / mu + 1.0 / L) / 2.0 / t)  # (7)
         else:
             steps = np.full_like(t, first) if self.step_decay == "constant" else first / np.sqrt(t)

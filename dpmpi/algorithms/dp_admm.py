@@ -30,7 +30,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from dpmpi.algorithms.bases.consensus_admm import ETA_HELP, GROWTH_HELP, RHO_HELP, Averaging, curvature, grown, positive
+from dpmpi.algorithms.bases.consensus_admm import (
+    ETA_HELP,
+    GROWTH_HELP,
+    RHO_HELP,
+    Averaging,
+    curvature,
+    grown,
+    own_curvature,
+    positive,
+)
 from dpmpi.core import Agent, Array, Asked, Exchanges, Steps, Sum, Terms, combine, hyperparameter, public
 
 WHY_PUBLIC = "computed from this rank's releases and the public centre"
@@ -70,7 +79,7 @@ class DpAdmm(Averaging):
 
     def proximal(self, terms: Terms, t: int) -> float:
         """Return eta_t."""
-        return grown(curvature(terms) / 2.0 if self.eta is None else self.eta, self.eta_growth, terms, t)
+        return grown(own_curvature(terms) / 2.0 if self.eta is None else self.eta, self.eta_growth, terms, t)
 
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return one vector to everyone in every round."""

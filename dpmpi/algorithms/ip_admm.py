@@ -102,7 +102,7 @@ class IpAdmm(admm.ConsensusAdmm):
 
     def proximal(self, terms: Terms, step: int) -> float:
         """Return eta_r for the step-th inner step of the run."""
-        return admm.grown(admm.curvature(terms) if self.eta is None else self.eta, self.eta_growth, terms, step)
+        return admm.grown(admm.own_curvature(terms) if self.eta is None else self.eta, self.eta_growth, terms, step)
 
     def releases(self, terms: Terms) -> Iterator[Planned]:
         """Return every inner gradient, or one mean iterate in every round."""

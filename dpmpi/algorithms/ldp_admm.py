@@ -139,7 +139,7 @@ class LdpAdmm(Method):
         yield NeighbourSum(public(state.x, because=WHY_PUBLIC), out=state.near)
 
     def _damping(self, terms: Terms) -> float:
-        return self.damping or 2.5 * ((terms.smoothness or 0.0) + terms.strong_convexity)
+        return self.damping or 2.5 * ((terms.largest_smoothness or 0.0) + terms.strong_convexity)
 
     def _growth(self, terms: Terms) -> float:
         if self.noise_growth is not None:

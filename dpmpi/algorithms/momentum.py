@@ -9,48 +9,50 @@ lambda its second largest |eigenvalue|, round t is
     e_i(t)  = beta e_i(t-1) + z_i(t),    E(t) = beta E(t-1) + t                               (4)
     x_i(t)  = argmin_x <e_i(t), x> + E(t) h(x) + |x|^2 / (2 eta)                              (5)
 
-P_K is the Chebyshev polynomial of degree K on [-lambda, lambda] with P_K(1) = 1: K mixes, the first of which is W y and
-the others, with y^0 = y, y^1 = W y, t_0 = 1, t_1 = 1/lambda, t_{k+1} = (2/lambda) t_k - t_{k-1},
-
-    y^{k+1} = (2 t_k / (lambda t_{k+1})) W y^k - (t_{k-1} / t_{k+1}) y^{k-1}                  (6)
-
-After the last round e is mixed `closing_mixes` times by (6), and (5) is taken once more. The model is x_i.
+where P_K(W) stands for the K accelerated mixes of `bases/accelerated_mixing.py`, which shrink what the ranks disagree
+about by 1/t_K. After the last round e is mixed `closing_mixes` times, and (5) is taken once more. The model is x_i.
 
 Heavy ball. Without h, (5) is x(t) = -eta e(t), so x(t) - beta x(t-1) = -eta z(t). Means over all ranks, of which (3)
 changes none, have z(t) - z(t-1) = s(t), hence
 
-    x(t) = x(t-1) + beta (x(t-1) - x(t-2)) - eta s(t)                                         (7)
+    x(t) = x(t-1) + beta (x(t-1) - x(t-2)) - eta s(t)                                         (6)
 
 the heavy ball of [P64] on the mean gradient; e is post-processing and stays on the rank.
 
-Mixes. (3) shrinks a disagreement by |rho| <= 1/t_K = 1 / cosh(K arccosh(1/lambda)). Where f has the curvature c on all
-ranks, what the ranks disagree about obeys r^2 - (rho + beta - rho eta c) r + rho beta = 0 without h. Both roots are
-inside the unit circle if (1 - rho)(1 - beta) + rho eta c > 0 and (1 + rho)(1 + beta) - rho eta c > 0: for eta c <= 2
-whenever |rho| <= (1 - beta)/2. By default K is the smallest number with
+Mixes. (3) shrinks a disagreement by |rho| <= 1/t_K. Where f has the curvature c on all ranks, what the ranks disagree
+about obeys r^2 - (rho + beta - rho eta c) r + rho beta = 0 without h. Both roots are inside the unit circle if
+(1 - rho)(1 - beta) + rho eta c > 0 and (1 + rho)(1 + beta) - rho eta c > 0: for eta c <= 2 whenever
+|rho| <= (1 - beta)/2. By default K is the smallest number with
 
-    1/t_K <= min(0.1, (1 - beta)/2)                                                           (8)
+    1/t_K <= min(0.1, (1 - beta)/2)                                                           (7)
+
+Settings from public facts. With tau how far to go (`Facts.flow`, from the noise) and eta_max 2 over the smoothness,
+
+    T    = clip(ceil(sqrt(6 tau / eta_max)), 10, 100),   beta = 1 - 6/T                       (8)
+    eta  = min(eta_max, (1 - beta) tau / T)                                                   (9)
+
+In T rounds heavy ball goes eta T / (1 - beta) = eta T^2 / 6 far. The noise of the mean model does not depend on T.
 
 Privacy: the data enter only through (1). What is sent is a sum of releases, hence post-processing, however often.
 
 [P64] Polyak. Some methods of speeding up the convergence of iteration methods. USSR Comp. Math. 4(5), 1964.
-[SBB17] Scaman, Bach, Bubeck, Lee, Massoulie. Optimal algorithms for smooth and strongly convex distributed optimization
-        in networks. ICML 2017. Section 4.1 has (6) for gossip.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Exchanges, Method, Mix, Steps, Terms, combine, hyperparameter, public
+from dpmpi.algorithms.bases.accelerated_mixing import CLOSING_HELP, MIXES_HELP, AcceleratedMixing, accelerate, mix_again
+from dpmpi.core import Agent, Array, Exchanges, Facts, Mix, Steps, Terms, combine, four_digits, hyperparameter, public
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of releases"
-_EXACT = 1e-9  # W with a smaller lambda averages over all ranks in one mix, up to rounding
-_ROUNDING = 1e-9  # of the quotient in (8), so that ranks on unlike machines agree on K
+FEWEST, MOST = 10, 100
+"""Rounds of (8)."""
 
 
 @dataclass
@@ -62,20 +64,29 @@ class State:
     E: float
     x: Array
     before: Array
-    """y^{k-1} of (6)"""
+    """y^0, then scratch, of accelerated mixing"""
 
 
 @dataclass(frozen=True)
-class Momentum(Method):
+class Momentum(AcceleratedMixing):
     """Heavy ball in the dual, with accelerated mixing."""
 
     adds_up: ClassVar[bool] = True
-    accelerates: ClassVar[bool] = True
 
-    beta: float | None = hyperparameter(None, "momentum, below 1; derived: 1 - 6/rounds", minimum=0.0)
-    eta: float | None = hyperparameter(None, "step; derived: 2/smoothness of the loss, 1 if it has none", minimum=0.0)
-    mixes: int | None = hyperparameter(None, "mixes per release; derived from the graph and beta", minimum=1)
-    closing_mixes: int | None = hyperparameter(None, "mixes after the last round; derived: as --mixes", minimum=0)
+    mixes: int | None = hyperparameter(None, MIXES_HELP, minimum=1)
+    closing_mixes: int | None = hyperparameter(None, CLOSING_HELP, minimum=0)
+    beta: float | None = hyperparameter(None, "momentum, below 1; auto: 1 - 6/rounds", minimum=0.0)
+    eta: float | None = hyperparameter(None, "step; auto: by --epsilon, 2/smoothness at most", minimum=0.0)
+
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return (8)."""
+        return min(max(math.ceil(math.sqrt(6.0 * facts.flow / facts.longest_step)), FEWEST), MOST)
+
+    def fitted(self, facts: Facts) -> Self:
+        """Return the method with beta and eta by (8) and (9), where they are not given."""
+        beta = four_digits(max(0.0, 1.0 - 6.0 / facts.rounds)) if self.beta is None else self.beta
+        eta = four_digits(min(facts.longest_step, (1.0 - beta) * facts.flow / facts.rounds))
+        return replace(self, beta=beta, eta=eta if self.eta is None else self.eta)
 
     def check(self, terms: Terms) -> None:
         """Refuse a step or momentum for which nothing converges, and edges that change from round to round."""
@@ -83,11 +94,15 @@ class Momentum(Method):
             raise ConfigError(f"expected --beta below 1, found {self.beta}: 0.9 looks back ten rounds")
         if not self.step(terms) > 0.0:
             raise ConfigError(f"expected --eta above 0, found {self.eta}: leave it out to have it derived")
-        if not terms.mixing < 1.0:
-            raise ConfigError(
-                "expected a connected graph whose edges are all used in every round for momentum, found one that "
-                "never mixes: use another --graph, or sampled-dda for sampled edges"
-            )
+        self.check_mixing(terms)
+
+    def accelerates(self) -> bool:
+        """Return True: (7) needs the graph's eigenvalue."""
+        return True
+
+    def shrinkage(self, terms: Terms) -> float:
+        """Return t_K of (7)."""
+        return max(10.0, 2.0 / (1.0 - self.momentum(terms)))
 
     def momentum(self, terms: Terms) -> float:
         """Return beta."""
@@ -97,20 +112,9 @@ class Momentum(Method):
         """Return eta."""
         return (2.0 / terms.smoothness if terms.smoothness else 1.0) if self.eta is None else self.eta
 
-    def mixes_per_release(self, terms: Terms) -> int:
-        """Return K; 1 on a graph that one mix averages exactly, whatever was asked for."""
-        if terms.mixing <= _EXACT:
-            return 1
-        if self.mixes is not None:
-            return self.mixes
-        wanted = max(10.0, 2.0 / (1.0 - self.momentum(terms)))
-        return max(1, math.ceil(math.acosh(wanted) / math.acosh(1.0 / terms.mixing) - _ROUNDING))  # (8)
-
-    def mixes_at_the_end(self, terms: Terms) -> int:
-        """Return the number of closing mixes; 0 where the ranks agree anyway."""
-        if terms.mixing <= _EXACT:
-            return 0
-        return self.mixes_per_release(terms) if self.closing_mixes is None else self.closing_mixes
+    def flow(self, terms: Terms) -> float:
+        """Return how far the rounds go: a gradient of 1 moves x by so much in all."""
+        return self.step(terms) * terms.rounds / (1.0 - self.momentum(terms))
 
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return K messages a round, and the closing ones."""
@@ -124,33 +128,15 @@ class Momentum(Method):
 
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run steps (1) to (5) of round t, and the closing mixes after the last."""
-        z, e, x, terms = state.z, state.e, state.x, agent.terms
+        z, e, x, before, terms = state.z, state.e, state.x, state.before, agent.terms
         beta, K = self.momentum(terms), self.mixes_per_release(terms)
         s = agent.release(agent.problem.subgradient(x))  # (1)
         if K > 1:
-            combine(state.before, (1.0, z), (1.0, s.value))  # (2), y^0; with one mix nobody looks at s
-        yield Mix(public(z, because=WHY_PUBLIC), plus=s, out=z)  # (3), y^1
-        yield from _accelerate(z, state.before, x, terms.mixing, K)  # (3), y^K; x is free until (5)
+            combine(before, (1.0, z), (1.0, s.value))  # (2); with one mix nobody looks at s
+        yield Mix(public(z, because=WHY_PUBLIC), plus=s, out=z)  # (3), the first mix
+        yield from accelerate(z, before, x, terms.mixing, K, WHY_PUBLIC)  # (3), the others; x is free until (5)
         combine(e, (beta, e), (1.0, z))  # (4)
         state.E = beta * state.E + t  # (4)
-        closing = self.mixes_at_the_end(terms)
-        if t == terms.rounds and closing:
-            np.copyto(state.before, e)
-            yield Mix(public(e, because=WHY_PUBLIC), out=e)
-            yield from _accelerate(e, state.before, x, terms.mixing, closing)
+        if t == terms.rounds:
+            yield from mix_again(e, before, x, terms.mixing, self.mixes_at_the_end(terms), WHY_PUBLIC)
         agent.penalty.dual_step(e, state.E, 1.0 / self.step(terms), out=x)  # (5)
-
-
-def _accelerate(now: Array, before: Array, scratch: Array, mixing: float, K: int) -> Steps:
-    """Take `now` from y^1 to y^K by (6), with `before` = y^0; both and `scratch` are overwritten.
-
-    In ratios r_k = t_{k-1} / t_k, which do not overflow: r_1 = lambda, r_{k+1} = 1 / (2/lambda - r_k).
-    """
-    r, mine, last = mixing, now, before
-    for _ in range(K - 1):
-        following = 1.0 / (2.0 / mixing - r)
-        yield Mix(public(now, because=WHY_PUBLIC), out=scratch)
-        combine(last, (-following * r, last), (2.0 * following / mixing, scratch), scratch=scratch)  # (6)
-        now, last, r = last, now, following
-    if now is not mine:
-        np.copyto(mine, now)

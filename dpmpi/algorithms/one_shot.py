@@ -1,13 +1,14 @@
 """The mean from one noisy local sum and consensus: the baseline that iterative methods for the mean have to beat.
 
-For f_i(x) = |x - d_i|^2 / 2 + constant, with d_i the mean of the records of rank i, the minimiser of F is the prox of h
-at the mean of the d_i. In round 1 rank i releases d_i, once; from then on all ranks average:
+For f_i(x) = c_i |x - d_i|^2 / 2 + constant, with d_i the mean of the records of rank i and weights c_i of mean 1, the
+minimiser of F is the prox of h at the mean of the c_i d_i. In round 1 rank i releases c_i d_i, once; from then on all
+ranks average:
 
-    v_i(1) = sum_j w_ij (d_j + noise)                                                    (1)
+    v_i(1) = sum_j w_ij (c_j d_j + noise)                                                (1)
     v_i(t) = sum_j w_ij v_j(t-1)                                                         (2)
     model  = argmin_x |x - v_i(t)|^2 / 2 + h(x)                                          (3)
 
-d_i is minus the gradient of f_i at 0, which is how it is asked for: one record moves it by 2 L / b.
+c_i d_i is minus the gradient of f_i at 0, which is how it is asked for: one record moves it by 2 L c_i / b.
 
 Privacy: the data enter through (1) alone, in one release that may spend the whole budget; (2), (3) are post-processing.
 """
@@ -19,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Method, Mix, Planned, Steps, Terms, public
+from dpmpi.core import Agent, Array, Facts, Method, Mix, Planned, Steps, Terms, public
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of released means"
@@ -39,9 +40,13 @@ class OneShot(Method):
     state: ClassVar[Any] = State
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian", "laplace", "spherical-laplace")
 
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return as many rounds of consensus as a sparse graph of some twenty ranks takes."""
+        return 500
+
     def check(self, terms: Terms) -> None:
         """Refuse losses whose gradient at one point does not tell the minimiser."""
-        if not terms.curvature_floor == terms.smoothness == 1.0:
+        if not terms.curvature_floor == terms.smoothness == 1.0:  # whatever a rank weighs
             raise ConfigError(
                 "expected the loss mean for one-shot, found one that one gradient does not determine: "
                 "use --loss mean with --data mean:..., or dp-dgd"

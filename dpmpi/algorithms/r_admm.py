@@ -49,7 +49,7 @@ class RAdmm(ObjectivePerturbation):
 
     def proximal(self, terms: Terms) -> float:
         """Return eta."""
-        return admm.curvature(terms) if self.eta is None else self.eta
+        return admm.own_curvature(terms) if self.eta is None else self.eta
 
     def private(self, t: int) -> bool:
         """Return whether round t touches data."""

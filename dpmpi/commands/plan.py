@@ -17,7 +17,6 @@ from dpmpi.runtime.config import flag_of
 from dpmpi.runtime.cost.dry_run import Hosts
 from dpmpi.runtime.cost.fit import Fit, load
 from dpmpi.runtime.cost.model import pattern_of, seconds, sizes
-from dpmpi.runtime.derived import CLIPS, derived
 from dpmpi.runtime.flags import from_values, make_parser
 from dpmpi.runtime.plan import Plan, make_plan, noise_levels
 from dpmpi.runtime.settings import Settings
@@ -44,7 +43,7 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
     return {
         "algorithm": config.algorithm,
         "ranks": plan.ranks,
-        "rounds": config.rounds,
+        "rounds": plan.rounds,
         "dimension": dimension,
         "graph": {"name": graph.name, "edges": len(graph.edges), "beta": plan.schedule.beta()},
         "batch": config.batch,
@@ -62,27 +61,8 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
         "messages": sum(plan.messages(rank) for rank in range(plan.ranks)),
         "payload_bytes": payload,
         "bytes": None if payload is None else plan.bytes(),
-        "untuned": untuned(plan, dimension),
+        "derived": plan.derivation(),
     }
-
-
-def untuned(plan: Plan, dimension: int | None) -> dict[str, Any] | None:
-    """Return settings of `momentum` that follow from public facts alone; None where there is no rule for them."""
-    config, noise = plan.config, plan.settings.noise
-    if config.epsilon is None or dimension is None or config.loss not in CLIPS or config.delta <= 0:
-        return None
-    found = derived(
-        plan.ranks,
-        sum(plan.records),
-        dimension,
-        config.loss,
-        config.epsilon,
-        config.delta,
-        "sum" if noise.colluders is not None else "local",
-        noise.colluders or 0,
-    )
-    steps = {"rounds": found.rounds, "eta": float(f"{found.eta:.4g}"), "beta": float(f"{found.beta:.4g}")}
-    return {"algorithm": "momentum", **steps, "lipschitz": found.clip, "penalty": "none"}
 
 
 def predicted(plan: Plan, fitted: Fit | None, cores: int, on_a_host: int | None, work: float | None) -> dict[str, Any]:
@@ -140,8 +120,8 @@ def show(plan: dict[str, Any]) -> str:
     groups = {k: value for k, value in plan["epsilon_of_groups"].items() if value is not None}
     if groups:
         rows["of one person"] = ", ".join(f"{k} records: epsilon {value:.3g}" for k, value in groups.items())
-    if plan["untuned"] is not None:
-        rows["untuned"] = " ".join(f"--{name} {value}" for name, value in plan["untuned"].items())
+    if plan["derived"] is not None:
+        rows["derived"] = plan["derived"]
     if claim is not None:
         trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
         rows["theorem claims"] = f"{claim:.4g}{trust}"
@@ -182,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--samples-per-rank must lie in 1 ... 10^12, got {count}")
     if dimension is None and settings.noise.kind != "gaussian":
         raise ConfigError(f"{settings.noise.kind} noise depends on the number of features: give --dimension M")
-    plan = make_plan(settings, settings.schedule(ranks), records, dimension or 1)
+    plan = make_plan(settings, settings.schedule(ranks), records, settings.dimension(dimension or 1))
     plan.check()
     found = figures(plan, dimension)
     if any(value is not None for value in asked.values()):

@@ -55,9 +55,10 @@ class Charges(Protocol):
 
 
 class Problem(Protocol):
-    """A rank's own part of the objective: f_i, the mean loss over its records."""
+    """A rank's own part of the objective: f_i, its weight times the mean loss over its records."""
 
     records: int
+    weight: float
 
     @property
     def stream(self) -> Draws:

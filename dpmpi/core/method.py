@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
@@ -41,9 +41,9 @@ class Terms:
     sampling: Sampling
     """How the records of a gradient are drawn."""
     smoothness: float | None
-    """A bound of the curvature of f_i that holds for all data; None if there is none."""
+    """A bound of the curvature of a mean loss that holds for all data; None if there is none."""
     curvature_floor: float
-    """The strong convexity of f_i that holds for all data."""
+    """The strong convexity of a mean loss that holds for all data."""
     strong_convexity: float
     """That of the penalty: its l2 weight."""
     l1: float
@@ -53,11 +53,52 @@ class Terms:
     mixing: float
     """How much of a disagreement one mix leaves: the second largest |eigenvalue| of W, for methods that accelerate; 1
     for others, and where edges change."""
+    weight: float = 1.0
+    """f_i is so many times the mean loss of the rank's records; the mean over the ranks is 1."""
+    largest_weight: float = 1.0
+    """The largest weight of any rank."""
 
     @property
     def gradient_sensitivity(self) -> float:
-        """How far replacing one record moves a gradient: 2 L over the (expected) size of its batch."""
-        return 2.0 * self.lipschitz / self.sampling.expected
+        """How far replacing one record moves a gradient: 2 L weight over the (expected) size of its batch."""
+        return 2.0 * self.own_lipschitz / self.sampling.expected
+
+    @property
+    def own_lipschitz(self) -> float:
+        """The norm bound of this rank's gradient."""
+        return self.lipschitz * self.weight
+
+    @property
+    def own_smoothness(self) -> float | None:
+        """A bound of the curvature of this rank's f_i."""
+        return None if self.smoothness is None else self.smoothness * self.weight
+
+    @property
+    def largest_smoothness(self) -> float | None:
+        """A bound of the curvature of every rank's f_i."""
+        return None if self.smoothness is None else self.smoothness * self.largest_weight
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The public facts from which a method derives what is not given: on private data nobody can tune."""
+
+    rounds: int
+    """Of the run; 0 while they are still to be derived."""
+    ranks: int
+    share: float
+    """The expected fraction of ranks that are active in a round."""
+    dimension: int
+    lipschitz: float
+    flow: float
+    """How far to go: the more noise, the less. A gradient of norm 1 moves the model by so much in all rounds."""
+    longest_step: float
+    """The longest step for which gradient descent cannot overshoot."""
+
+
+def four_digits(x: float) -> float:
+    """Return x to four digits: a setting that people can read, and that unlike machines agree on."""
+    return float(f"{x:.4g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +148,32 @@ class Method:
     """What kinds of requests it makes."""
     adds_up: ClassVar[bool] = False
     """Whether releases enter through the sum over all ranks alone, so that noise may be inside of it."""
-    accelerates: ClassVar[bool] = False
-    """Whether its steps depend on how fast the graph mixes (`Terms.mixing`), which takes time to find."""
     testifies: ClassVar[bool] = False
     """Whether the method tells a `Witness` what its outputs gave away."""
+
+    def accelerates(self) -> bool:
+        """Return whether its steps depend on how fast the graph mixes (`Terms.mixing`), which takes time to find."""
+        return False
+
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return how many rounds to run, if nobody says."""
+        return 300
+
+    def fitting_penalty(self, facts: Facts) -> str:
+        """Return the penalty, if nobody says; by default none: what is not reached in all rounds is not learned."""
+        return "none"
+
+    def fitted(self, facts: Facts) -> Self:
+        """Return the method with hyperparameters that are not given derived; by default it derives them as it goes."""
+        return self
+
+    def counts(self, terms: Terms) -> dict[str, int]:
+        """Return what it counts by rules of its own, by the word for it: for people who ask what was derived."""
+        return {}
+
+    def flow(self, terms: Terms) -> float | None:
+        """Return how far the rounds go, as `Facts.flow`; None where that cannot be said."""
+        return None
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for a graph, loss, penalty or batch that the method cannot work with."""

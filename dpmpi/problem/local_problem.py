@@ -1,12 +1,13 @@
-"""A rank's own part of the objective, f_i(x) = mean of l(<a_r, x>, y_r) over its q records, as private queries.
+"""A rank's own part of the objective, as private queries.
 
-One query is, for a random set B of record positions with expected size b,
+f_i(x) is w times the mean of l(<a_r, x>, y_r) over its q records, w > 0 public. One query is, for a random set B of
+record positions with expected size b,
 
-    g = (1/b) sum over r in B of clip(c_r a_r),   c_r = l'(<a_r, x>, y_r)                (1)
+    g = (w/b) sum over r in B of clip(c_r a_r),   c_r = l'(<a_r, x>, y_r)                (1)
     clip(c a) = c a min(1, L' / |c a|),  computed as  c clipped to [-L'/|a|, L'/|a|]     (2)
 
 Replacing one record, with the same positions drawn, moves one term of the sum from one vector of norm <= L' to
-another: the sensitivity is 2 L' / b. The division is by the *expected* size, which is public; the realised size of a
+another: the sensitivity is 2 L' w / b. The division is by the *expected* size, which is public; the realised size of a
 Poisson batch is private and enters nowhere else.
 
 Floating point: |fl(sum) - sum| <= n u n L' for a sum of n <= q such vectors in any order, and a computed norm is off by
@@ -14,11 +15,11 @@ Floating point: |fl(sum) - sum| <= n u n L' for a sum of n <= q such vectors in 
 
     L' = L / (1 + ((q + 1)^2 + m + 16) u)                                                (3)
 
-the value that is *computed* moves by at most the declared 2 L / b.
+the value that is *computed* moves by at most the declared 2 L w / b.
 
-The same holds for the problem of the mean, f_i(x) = mean of |x - d_r|^2 / 2 over records in the cube [-R, R]^m: of
+The same holds for the problem of the mean, w times the mean of |x - d_r|^2 / 2 over records in the cube [-R, R]^m: of
 
-    g = x - (1/b) sum over r in B of d_r,   |d_r| <= L = R sqrt(m)                        (4)
+    g = w (x - (1/b) sum over r in B of d_r),   |d_r| <= L = R sqrt(m)                    (4)
 
 one record moves a term of norm L, at every x.
 """
@@ -34,7 +35,7 @@ from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.accelerated_gradient import Bounds, minimise
 from dpmpi.problem.batches import Batch, BatchSampler
 from dpmpi.problem.losses import Loss
-from dpmpi.problem.rows import Dense, Positions, Rows, check_finite
+from dpmpi.problem.rows import Dense, Positions, Rows, WithConstant, check_finite
 from dpmpi.rng import PrivateStream
 
 
@@ -42,27 +43,35 @@ class LocalProblem(BatchSampler):
     """The mean loss over a rank's records, and its clipped subgradients over freshly drawn batches."""
 
     def __init__(
-        self, rows: Rows, labels: Array, loss: Loss, batch: Batch, lipschitz: float, stream: PrivateStream
+        self,
+        rows: Rows | WithConstant,
+        labels: Array,
+        loss: Loss,
+        batch: Batch,
+        lipschitz: float,
+        stream: PrivateStream,
+        weight: float = 1.0,
     ) -> None:
         super().__init__(batch, rows.count, stream)
         if labels.shape != (rows.count,):
             raise DataError(f"expected one label for each of the {rows.count} records, found shape {labels.shape}")
         if not 0.0 < lipschitz < math.inf:
             raise ConfigError(f"expected a clipping norm L > 0, found {lipschitz}")
-        check_finite(rows)
+        check_finite(rows.inside if isinstance(rows, WithConstant) else rows)
         loss.check_labels(labels)
         self.rows = rows
         self.labels: Array = np.ascontiguousarray(labels, dtype=np.float64)
         self.loss = loss
         self.lipschitz = float(lipschitz)
+        self.weight = weight
         self.dimension = rows.dimension
         sampling = batch.sampling(rows.count)
         clip = lipschitz / (1.0 + ((rows.count + 1.0) ** 2 + rows.dimension + 16.0) * 2.0**-52)  # (3)
         with np.errstate(divide="ignore", over="ignore"):
             self._limits: Array = np.minimum(clip / rows.norms, np.finfo(np.float64).max)
         self._lower: Array = -self._limits
-        self._inverse = 1.0 / sampling.expected
-        self._query = Query(np.zeros(rows.dimension), 2.0 * lipschitz / sampling.expected, sampling)
+        self._inverse = weight / sampling.expected
+        self._query = Query(np.zeros(rows.dimension), 2.0 * lipschitz * weight / sampling.expected, sampling)
 
     def subgradient(self, x: Array) -> Query:
         """Return (1) at x over a freshly drawn batch: the same object every time, its buffer overwritten."""
@@ -72,17 +81,17 @@ class LocalProblem(BatchSampler):
 
     def value(self, x: Array) -> float:
         """Return f_i(x) over all records. This is a function of private data, for diagnostics only."""
-        return float(np.mean(self.loss.value(self.rows.scores(x), self.labels)))
+        return self.weight * float(np.mean(self.loss.value(self.rows.scores(x), self.labels)))
 
     def minimise(self, linear: Array, quadratic: float, smoothness: float, x: Array, tolerance: float) -> None:
         """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, f_i with clipped records.
 
         Clipping (2) keeps a slope monotone in the score and its curvature in bounds: the clipped gradient is that of a
-        convex, L-Lipschitz, `smoothness`-smooth loss.
+        convex, w L-Lipschitz, `smoothness`-smooth function.
         """
         np.divide(linear, -quadratic, out=x)
         with np.errstate(over="ignore", invalid="ignore"):  # as in `subgradient`
-            minimise(self._full_gradient, Bounds(self.lipschitz, smoothness, quadratic), x, tolerance)
+            minimise(self._full_gradient, Bounds(self.lipschitz * self.weight, smoothness, quadratic), x, tolerance)
 
     def _full_gradient(self, x: Array, out: Array) -> None:
         """Write (1) over all records to `out`."""
@@ -91,7 +100,7 @@ class LocalProblem(BatchSampler):
     def _mean_slope(self, scores: Array, positions: slice | Positions) -> Array:
         """Return the factors of the a_r in (1) over all records."""
         c = self._slope(scores, positions)
-        c *= 1.0 / self.records
+        c *= self.weight / self.records
         return c
 
     def _coefficient(self, scores: Array, positions: slice | Positions) -> Array:
@@ -113,7 +122,7 @@ class LocalProblem(BatchSampler):
 class MeanProblem(BatchSampler):
     """The mean squared distance to a rank's records in the cube [-R, R]^m, (4)."""
 
-    def __init__(self, rows: Rows, batch: Batch, radius: float, stream: PrivateStream) -> None:
+    def __init__(self, rows: Rows, batch: Batch, radius: float, stream: PrivateStream, weight: float = 1.0) -> None:
         if not isinstance(rows, Dense):
             raise DataError("expected dense records for the mean loss, found sparse ones: use --data mean:...")
         super().__init__(batch, rows.count, stream)
@@ -123,7 +132,8 @@ class MeanProblem(BatchSampler):
         # Covers the rounding of the sum, and of its difference to an x that is not 10^6 times as large as the cube.
         self.lipschitz = mean_lipschitz(radius, rows.dimension)
         sampling = batch.sampling(rows.count)
-        self._query = Query(np.zeros(rows.dimension), 2.0 * self.lipschitz / sampling.expected, sampling)
+        self.weight = weight
+        self._query = Query(np.zeros(rows.dimension), 2.0 * self.lipschitz * weight / sampling.expected, sampling)
         self._mean: Array = self.matrix.mean(axis=0)
         self._spread = 0.5 * float(np.mean(np.sum((self.matrix - self._mean) ** 2, axis=1)))
 
@@ -136,17 +146,20 @@ class MeanProblem(BatchSampler):
             np.sum(self.matrix[chosen], axis=0, out=g)
             g *= -1.0 / self._query.sampling.expected
             g += x
+        if self.weight != 1.0:
+            g *= self.weight
         return self._query
 
     def value(self, x: Array) -> float:
         """Return f_i(x) over all records. This is a function of private data, for diagnostics only."""
         d = x - self._mean
-        return self._spread + 0.5 * float(d @ d)
+        return self.weight * (self._spread + 0.5 * float(d @ d))
 
     def minimise(self, linear: Array, quadratic: float, smoothness: float, x: Array, tolerance: float) -> None:
         """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, to the last digits."""
-        np.subtract(self._mean, linear, out=x)
-        x /= 1.0 + quadratic
+        np.multiply(self._mean, self.weight, out=x)
+        x -= linear
+        x /= self.weight + quadratic
 
 
 def mean_lipschitz(radius: float, dimension: int) -> float:
@@ -154,6 +167,6 @@ def mean_lipschitz(radius: float, dimension: int) -> float:
     return radius * math.sqrt(dimension) * (1.0 + 1e-9)
 
 
-def accuracy_counts(rows: Rows, labels: Array, x: Array) -> tuple[int, int]:
-    """Return (records whose label has the sign of their score, records); score 0 counts as +1."""
-    return int(np.count_nonzero((rows.scores(x) >= 0.0) == (labels > 0.0))), rows.count
+def accuracy_counts(rows: Rows | WithConstant, labels: Array, x: Array) -> tuple[int, int]:
+    """Return (records whose label has the sign of their score, records); a score of 0 is the negative class."""
+    return int(np.count_nonzero((rows.scores(x) > 0.0) == (labels > 0.0))), rows.count

@@ -2,7 +2,9 @@
 
 Agent i of n holds records (a_ir, y_ir), r = 1 ... q_i. With l the loss of a score and h the penalty with its domain,
 
-    F(x) = sum_ir w_ir l(<a_ir, x>, y_ir) + h(x),   w_ir = 1 / (n q_i)                             (1)
+    F(x) = sum_ir w_ir l(<a_ir, x>, y_ir) + h(x),   w_ir = c_i / (n q_i)                           (1)
+
+where c_i is the weight of rank i, 1 in the mean over the ranks.
 
 Nobody gathers the data. Every process runs this same code in lockstep, makes one pass over the records that it hosts
 per evaluation, and adds up m + 3 numbers with the others: g = sum_ir w_ir u_ir a_ir with u_ir the slopes of the loss
@@ -52,7 +54,7 @@ from dpmpi.core import Array, Problem
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.losses import Hinge, Loss
 from dpmpi.problem.penalties import Regulariser
-from dpmpi.problem.rows import Rows
+from dpmpi.problem.rows import Rows, WithConstant
 
 Total: TypeAlias = Callable[[Array], None]
 """Replaces a buffer, in place, by its sum over all processes; the same bits on each of them."""
@@ -90,8 +92,8 @@ class Optimum:
         return None if self.lower_bound is None else self.value - self.lower_bound
 
 
-def find_optimum(
-    shards: Sequence[tuple[Rows, Array]],
+def find_optimum(  # noqa: PLR0913 - the data, the problem, and how to search
+    shards: Sequence[tuple[Rows | WithConstant, Array]],
     agents: int,
     loss: Loss,
     penalty: Regulariser,
@@ -99,11 +101,13 @@ def find_optimum(
     total: Total,
     limits: Limits | None = None,
     progress: Callable[[int, float], None] | None = None,
+    *,
+    weights: Sequence[float] | None = None,
 ) -> Optimum:
     """Minimise (1) over all processes, each of which calls this at the same time with its own shards.
 
-    `shards` are the (rows, labels) hosted here, `agents` is n over all processes. `progress(passes, gap)` is called
-    after every pass; the gap is infinite while there is no bound.
+    `shards` are the (rows, labels) hosted here, `weights` their c_i (1 by default), `agents` is n over all processes.
+    `progress(passes, gap)` is called after every pass; the gap is infinite while there is no bound.
     """
     if agents < max(1, len(shards)):
         raise ConfigError(f"expected at least {max(1, len(shards))} agents, one for each shard, found {agents}")
@@ -117,7 +121,8 @@ def find_optimum(
     default = 1e-6 if loss.smooth else 1e-5
     tolerance = default if limits.relative_gap is None else limits.relative_gap
     x, began = np.zeros(dimension), time.perf_counter()
-    search = _Search(shards, agents, loss, penalty, total, tolerance, limits.passes, progress, x, began)
+    weighed = [1.0] * len(shards) if weights is None else weights
+    search = _Search(shards, weighed, agents, loss, penalty, total, tolerance, limits.passes, progress, x, began)
     stage = _quasi_newton if penalty.ball is None else _proximal_gradient
     for width in _WIDTHS if isinstance(loss, Hinge) else (None,) * _RESTARTS:
         search.width = width
@@ -128,11 +133,12 @@ def find_optimum(
 
 
 def find_mean(problems: Sequence[Problem], agents: int, penalty: Regulariser, dimension: int, total: Total) -> Optimum:
-    """Minimise F for problems of the mean, f_i(x) = |x - d_i|^2 / 2 + const: at prox_h of the mean of the d_i."""
+    """Minimise F for problems of the mean, f_i(x) = c_i |x - d_i|^2 / 2 + const: at prox_h of the mean of c_i d_i."""
     began = time.perf_counter()
     middle, own, x = (np.zeros(dimension) for _ in range(3))
     for problem in problems:
         problem.minimise(x, 0.0, 1.0, own, 0.0)
+        own *= problem.weight
         middle += own
     total(middle)
     middle /= agents
@@ -161,7 +167,8 @@ class _StageOver(Exception):
 class _Search:
     """Evaluates points, and keeps the best value, the best bound and the count of passes."""
 
-    shards: Sequence[tuple[Rows, Array]]
+    shards: Sequence[tuple[Rows | WithConstant, Array]]
+    weights: Sequence[float]
     agents: int
     loss: Loss
     penalty: Regulariser
@@ -234,10 +241,10 @@ class _Search:
             own[-1] += loss.conjugate(u, y).sum()
             return u
 
-        for rows, labels in self.shards:  # noqa: B007  (labels: in slopes)
+        for (rows, labels), weight in zip(self.shards, self.weights, strict=True):  # noqa: B007  (labels: in slopes)
             own[-3:] = 0.0
             rows.fold(x, None, slopes, own[:-3])
-            own /= self.agents * rows.count
+            own /= self.agents * rows.count / weight
             sums += own
         self.total(sums)
         return sums

@@ -132,7 +132,7 @@ class Job:
         """The rounds between two evaluations; 0 for never."""
         every = self.config.evaluate
         if every is None:
-            every = 0 if self.settings.source.private else max(1, self.config.rounds // 20)
+            every = 0 if self.settings.source.private else max(1, self.plan.rounds // 20)
         return every
 
     @property
@@ -193,7 +193,8 @@ def assemble(
     meeting = meeting or meet(transport, claim_of(settings, past), settings.messages.keys)
     transport, secrets = meeting.control, meeting.secrets
     schedule = settings.schedule(past.origin, past.names)
-    shards, dimension, records = load_shards(settings.source, transport, past)
+    shards, features, records = load_shards(settings.source, transport, past)
+    dimension = settings.dimension(features)
     done = on_all_ranks(transport, lambda: [past.progress(rank) for rank in transport.ranks])
     made = [releases for _, releases in done]
     plan = make_plan(settings, schedule, records, dimension, done=[active for active, _ in done], since=past.round)
@@ -211,7 +212,7 @@ def assemble(
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
             key = rank_key(config.insecure_noise_seed, past.names[rank])
-            problem, mechanism = plan.problem(shard.rows, shard.labels, key), plan.mechanism(sigmas[rank], key)
+            problem, mechanism = plan.problem(rank, shard.rows, shard.labels, key), plan.mechanism(sigmas[rank], key)
             agent = build_agent(plan, rank, key, problem, mechanism)
             tail = settings.noise.tail(sigmas[rank], plan.ranks)
             exchange = messages.exchange(carrier, rank, secrets, tail=tail, seed=config.insecure_noise_seed)
@@ -352,7 +353,7 @@ def agreed_noise(plan: Plan, transport: Transport, leaders: Sequence[int], spent
 
 
 def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[Shard], int, list[int]]:
-    """Return the shards of the ranks in this process, the dimension that all share, and every rank's records."""
+    """Return the shards of the ranks in this process, the features that all share, and every rank's records."""
 
     def survey() -> dict[str, Any] | None:
         found = source.survey()

@@ -18,12 +18,17 @@ from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core import Method
 from dpmpi.errors import ConfigError, nearest, shown
 
+AUTO = "auto"
+"""What stands for None where a setting is derived from public facts: in flags, files and hyperparameters."""
 LONGEST_TEXT = 1000
 """Characters of a setting: longer than paths are, and fewer digits than Python makes a number of."""
 
 
 def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
-    """Return a field that is a flag; `more` may hold metavar, choices, least (>=), most (<=) and above (>)."""
+    """Return a field that is a flag.
+
+    `more` may hold metavar, choices, least (>=), most (<=), above (>), and auto: the default None is then written so.
+    """
     return field(default=default, metadata={"help": text, "kind": kind, "metavar": None, "choices": ()} | more)
 
 
@@ -31,8 +36,8 @@ def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
 class Config:
     """Everything that decides what a run does."""
 
-    algorithm: str = _option("dp-dda", "the method", choices=tuple(ALGORITHMS))
-    rounds: int = _option(500, "how many rounds", int, metavar="T", least=1, most=10**8)
+    algorithm: str = _option("momentum", "the method", choices=tuple(ALGORITHMS))
+    rounds: int | None = _option(None, "how many rounds", int, metavar="T", least=1, most=10**8, auto=True)
     seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
 
     data: str = _option(
@@ -56,9 +61,21 @@ class Config:
     sample_edges: int | None = _option(None, "gossip on K random disjoint edges a round", int, metavar="K", least=1)
 
     loss: str = _option("hinge", "the loss; mean for mean: data", choices=("hinge", "logistic", "squared", "mean"))
-    penalty: str = _option("l2:0.0005", "l2:A, l1:A, elastic:L1,L2 or none")
+    penalty: str = _option("auto", "l2:A, l1:A, elastic:L1,L2 or none; auto: what suits the method")
     domain: str | None = _option(None, "box:R or ball:R")
-    lipschitz: float = _option(1.0, "every record's gradient is clipped to this norm", float, metavar="L", above=0)
+    lipschitz: float | None = _option(
+        None, "every record's gradient is clipped to this norm", float, metavar="L", above=0, auto=True
+    )
+    intercept: str = _option(
+        "auto",
+        "a constant C beside every record's features, both within the norm bound, or none; auto: 0.3",
+        metavar="C",
+    )
+    weigh: str = _option(
+        "records",
+        "records: every record counts alike; ranks: every rank, however few records it has",
+        choices=("records", "ranks"),
+    )
     batch: str = _option(
         "full", "full, 1 (one uniform record), B (Poisson of expected size B), fixed:B or auto", metavar="B"
     )
@@ -170,6 +187,13 @@ class Config:
             if (getattr(self, name) or 0) >= 1:
                 raise ConfigError(f"{flag_of(name)} must be less than 1, got {getattr(self, name)}")
 
+    @property
+    def known_rounds(self) -> int:
+        """How many rounds; raise `ConfigError` while they are still to be derived."""
+        if self.rounds is None:
+            raise ConfigError("expected --rounds N, found auto, which depends on the data: give a number")
+        return self.rounds
+
     def make_method(self) -> Method:
         """Return the method with its hyperparameters; raise `ConfigError` for one that it does not have."""
         cls = ALGORITHMS[self.algorithm]
@@ -184,16 +208,17 @@ class Config:
             if words and value not in words:
                 raise ConfigError(f"{self.algorithm} takes {flag_of(name)} {' or '.join(words)}, got {value}")
             least = known[name].metadata.get("minimum")
-            if least is not None and not least <= value < math.inf:  # no conversion: integers may be too large for it
+            # No conversion: integers may be too large for it.
+            if value is not None and least is not None and not least <= value < math.inf:
                 raise ConfigError(f"{flag_of(name)} must be a finite number of at least {least:g}, got {shown(value)}")
             check_size(name, value)
         return cls(**dict(self.options))
 
     def to_toml(self) -> str:
         """Return the whole effective configuration, algorithm's hyperparameters included."""
-        values = {f.name: getattr(self, f.name) for f in config_fields()}
+        values = {f.name: _or_auto(f, getattr(self, f.name)) for f in config_fields()}
         method = self.make_method()
-        values |= {f.name: getattr(method, f.name) for f in hyperfields(type(method))}
+        values |= {f.name: _or_auto(f, getattr(method, f.name)) for f in hyperfields(type(method))}
         for name in ("loopback", "quiet", "log_json"):  # how it was launched and watched
             del values[name]
         lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
@@ -205,6 +230,10 @@ class Config:
             self, out=None, ledger=None, keys=None, deadline=1.0, ranks=None, checkpoint_every=None, on_failure="stop"
         )
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
+
+
+def _or_auto(f: dataclasses.Field[Any], value: Any) -> Any:
+    return AUTO if value is None and (f.metadata.get("auto") or "kind" not in f.metadata) else value
 
 
 def check_size(name: str, value: object) -> None:

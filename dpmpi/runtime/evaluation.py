@@ -3,7 +3,8 @@
 With x_i the model of rank i and x = (1/n) sum_i x_i,
 
     objective        F(x) = (1/n) sum_i f_i(x) + h(x)                      (1)
-    accuracy         share of all held-out rows whose label is the sign of the score
+    accuracy         share of all held-out rows whose label is the sign of the score; a score of 0 is -1
+    rank accuracy    the same, where each rank's held-out rows are scored by its own x_i
     consensus error  sqrt( (1/n) sum_i |x_i - x|^2 )                       (2)
     error            |x - x*|^2 / |x*|^2, if the optimum x* is known       (3)
     rank error       (1/n) sum_i |x_i - x*|^2 / |x*|^2                     (4)
@@ -28,8 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmpi.core import Array, Penalty
-from dpmpi.data import Shard
 from dpmpi.problem.local_problem import accuracy_counts
+from dpmpi.problem.rows import Rows, WithConstant
 from dpmpi.rng import Words
 from dpmpi.runtime.engine import Engine
 
@@ -41,6 +42,7 @@ class Evaluation:
     round: int
     objective: float
     accuracy: float | None
+    rank_accuracy: float | None
     consensus_error: float
     error: float | None
     rank_error: float | None
@@ -72,19 +74,20 @@ class Evaluator:
     def __init__(
         self,
         engine: Engine,
-        shards: Sequence[Shard],
+        tests: Sequence[tuple[Rows | WithConstant, Array]] | None,
         penalty: Penalty,
         optimum: Array | None,
         *,
-        classify: bool,
         hide: bool = False,
     ) -> None:
-        """Evaluate `engine`; `hide`: by sums of which no rank sees another's summand."""
+        """Evaluate `engine`; `tests` are the held-out rows and labels of the ranks here, None if there are no classes.
+
+        `hide`: by sums of which no rank sees another's summand.
+        """
         self._engine = engine
-        self._shards = shards
+        self._tests = tests
         self._penalty = penalty
         self._optimum = optimum
-        self._classify = classify
         self._models = [np.zeros(seat.agent.dimension) for seat in engine.seats]
         self._mean = np.zeros_like(self._models[0])
         self._hide = hide
@@ -117,10 +120,13 @@ class Evaluator:
         engine = self._engine
         x, models = self.mean_model()
         each = []
-        for seat, shard, model in zip(engine.seats, self._shards, models, strict=True):
+        for k, (seat, model) in enumerate(zip(engine.seats, models, strict=True)):
+            right = own = rows = 0
+            if self._tests is not None:
+                right, rows = accuracy_counts(*self._tests[k], x)
+                own, _ = accuracy_counts(*self._tests[k], model)
             np.subtract(model, x, out=model)
-            counts = accuracy_counts(shard.test_rows, shard.test_labels, x) if self._classify else (0.0, 0.0)
-            each.append(np.array([seat.agent.problem.value(x), float(model @ model), *counts]))
+            each.append(np.array([seat.agent.problem.value(x), float(model @ model), right, own, rows]))
         sums = self._summed(each)
         n = engine.transport.size
         spread, best = float(sums[1]) / n, self._optimum
@@ -129,7 +135,8 @@ class Evaluator:
         return Evaluation(
             engine.completed,
             objective=float(sums[0]) / n + self._penalty.value(x),
-            accuracy=float(sums[2] / sums[3]) if sums[3] else None,
+            accuracy=float(sums[2] / sums[4]) if sums[4] else None,
+            rank_accuracy=float(sums[3] / sums[4]) if sums[4] else None,
             consensus_error=math.sqrt(spread),
             error=None if apart is None else apart / scale,
             rank_error=None if apart is None else (apart + spread) / scale,  # x is the mean of the x_i

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -12,13 +12,12 @@ from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core.files import parse_toml, read_toml
 from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, nearest, shown
-from dpmpi.runtime.config import Config, check_size, config_fields, flag_of, hyperfields
+from dpmpi.runtime.config import AUTO, Config, check_size, config_fields, flag_of, hyperfields
 from dpmpi.runtime.settings import Settings
 
 EXAMPLES = """\
 examples:
-  mpirun -n 20 python -m dpmpi.run --algorithm dp-dda --data synthetic --graph ring --rounds 500 \\
-         --epsilon 1 --delta 1e-5 --seed 7 --out runs/demo
+  mpirun -n 20 python -m dpmpi.run --data libsvm:a9a.bz2 --loss logistic --epsilon 1 --out runs/demo
   mpirun -n 20 python -m dpmpi.run --config runs/demo/config.toml --rounds 100
   mpirun -n 20 python -m dpmpi.run --resume runs/demo
   python -m dpmpi.run --loopback 20 --algorithm dda --rounds 200 --out runs/try
@@ -87,17 +86,20 @@ def make_parser(program: str, epilog: str, *, resumable: bool = False) -> argpar
     if resumable:
         parser.add_argument("--resume", metavar="RUN", help="go on with a run that was interrupted, with its settings")
     for f in config_fields():
-        default = "" if f.default is None else f" (default: {f.default})"
+        known = AUTO if f.metadata.get("auto") else f.default
+        default = "" if known is None else f" (default: {known})"
         text = f.metadata["help"].replace("%", "%%") + default
         if f.metadata["kind"] is bool:
             parser.add_argument(flag_of(f.name), action=argparse.BooleanOptionalAction, help=text)
         else:
-            parser.add_argument(flag_of(f.name), type=f.metadata["kind"], metavar=f.metadata["metavar"], help=text)
+            kind = _or_auto(f.metadata["kind"]) if f.metadata.get("auto") else f.metadata["kind"]
+            parser.add_argument(flag_of(f.name), type=kind, metavar=f.metadata["metavar"], help=text)
     parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const=0, help=argparse.SUPPRESS)
     group = parser.add_argument_group("hyperparameters of the algorithms")
+    derived = _derived_names()
     for name, (hint, text) in sorted(_hyperparameters().items()):
         choices = get_args(hint) if get_origin(hint) is Literal else None
-        kind = str if choices else hint
+        kind = str if choices else _or_auto(hint) if name in derived else hint
         group.add_argument(flag_of(name), type=kind, choices=choices, help=text.replace("%", "%%"), metavar="X")
     return parser
 
@@ -123,6 +125,25 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message if len(message) <= 600 else f"{message[:600]}...")
 
 
+def _or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the type of a flag that takes `auto`, which is None, or what `kind` takes."""
+
+    def convert(text: str) -> Any:
+        return None if text == AUTO else kind(text)
+
+    convert.__name__ = kind.__name__  # argparse names it in its messages
+    return convert
+
+
+def _derived_names() -> set[str]:
+    """Return the names of settings that take `auto` for None."""
+    names = {f.name for f in config_fields() if f.metadata.get("auto")}
+    for cls in ALGORITHMS.values():
+        types = get_type_hints(cls)
+        names |= {f.name for f in hyperfields(cls) if type(None) in get_args(types[f.name])}
+    return names
+
+
 def _hyperparameters() -> dict[str, tuple[Any, str]]:
     """Return name -> (type, help) over all algorithms: what the flag means to which of them, with which default."""
     hints: dict[str, Any] = {}
@@ -135,7 +156,7 @@ def _hyperparameters() -> dict[str, tuple[Any, str]]:
                 words = dict.fromkeys((*get_args(hints[f.name]), *get_args(hint)))
                 hint = Literal[tuple(words)]
             hints[f.name] = hint
-            default = "derived" if f.default is None else f.default
+            default = AUTO if f.default is None else f.default
             meanings.setdefault(f.name, {}).setdefault(f.metadata["help"], []).append(f"{name}: {default}")
     return {
         name: (hint, "; ".join(f"{text} ({', '.join(owners)})" for text, owners in meanings[name].items()))
@@ -152,7 +173,12 @@ def _values(content: dict[str, Any], path: Path) -> dict[str, Any]:
         {key: _as_text(value) if kinds.get(key) is str else value for key, value in dashed.items()}, str(path)
     )
     table.only(*kinds, *RETIRED)
-    return {key.replace("-", "_"): table.get(key, kinds[key]) for key in dashed if key not in RETIRED}
+    derived = {name.replace("_", "-") for name in _derived_names()}
+    return {
+        key.replace("-", "_"): None if key in derived and value == AUTO else table.get(key, kinds[key])
+        for key, value in dashed.items()
+        if key not in RETIRED
+    }
 
 
 def _as_text(value: Any) -> Any:

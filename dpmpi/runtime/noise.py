@@ -89,7 +89,7 @@ class SumNoise:
         most = max(
             s.records / s.expected if s.kind == "poisson" else 1.0 for s in drawn
         )  # a batch may hold all records
-        longest, room = plan.lipschitz * most, capacity(n, self.bits, self.tail(sigma, n))
+        longest, room = plan.lipschitz * max(plan.weights) * most, capacity(n, self.bits, self.tail(sigma, n))
         if longest >= room:
             raise ConfigError(
                 f"expected gradients below {room:.3g} in a shared sum, found that they may reach {longest:.3g}: use "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from dpmpi.core import Array, Audience, Mechanism, Method, Terms
 from dpmpi.errors import ConfigError
@@ -19,6 +19,7 @@ from dpmpi.problem.local_problem import LocalProblem, MeanProblem
 from dpmpi.problem.rows import Rows
 from dpmpi.rng import PrivateStream
 from dpmpi.runtime.config import Config
+from dpmpi.runtime.derived import derivation, derive, weights
 from dpmpi.runtime.settings import Settings
 
 
@@ -49,6 +50,16 @@ class Plan:
         return self.schedule.size
 
     @property
+    def rounds(self) -> int:
+        """The number of rounds."""
+        return self.settings.rounds
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """What each rank's mean loss counts in the objective, 1 in the mean."""
+        return tuple(weights(self.settings, self.records))
+
+    @property
     def lipschitz(self) -> float:
         """The norm bound L of one record's gradient."""
         return self.settings.lipschitz(self.dimension)
@@ -61,7 +72,7 @@ class Plan:
     @property
     def share(self) -> float:
         """The fraction of ranks that are active in a round, over the whole run."""
-        return sum(self.active) / (len(self.active) * self.config.rounds)
+        return sum(self.active) / (len(self.active) * self.rounds)
 
     def terms(self, rank: int, active_rounds: int | None = None) -> Terms:
         """Return the public facts about a rank; `active_rounds` replaces what the schedule says."""
@@ -69,7 +80,7 @@ class Plan:
         smoothness, floor = settings.curvature
         static, degrees = isinstance(self.schedule, StaticSchedule), self.schedule.graph.degrees
         return Terms(
-            rounds=self.config.rounds,
+            rounds=self.rounds,
             active_rounds=self.active[rank] if active_rounds is None else active_rounds,
             size=self.ranks,
             degree=degrees[rank] if static else 0,
@@ -82,8 +93,14 @@ class Plan:
             strong_convexity=penalty.l2,
             l1=penalty.l1,
             bounded=penalty.domain is not None,
-            mixing=self.schedule.beta() if static and self.method.accelerates else 1.0,
+            mixing=self.schedule.beta() if static and self.method.accelerates() else 1.0,
+            weight=self.weights[rank],
+            largest_weight=max(self.weights),
         )
+
+    def derivation(self) -> str | None:
+        """Return what was derived of the settings, in words; None if everything was given."""
+        return derivation(self.settings, self.method.counts(self.terms(0)))
 
     def check(self) -> None:
         """Raise `ConfigError` for what the records, the method or the way to speak do not allow."""
@@ -106,9 +123,9 @@ class Plan:
         """Return how many releases a rank makes."""
         return sum(release.count for release in self.method.releases(self.terms(rank, active_rounds)))
 
-    def problem(self, rows: Rows, labels: Array, key: bytes) -> LocalProblem | MeanProblem:
+    def problem(self, rank: int, rows: Rows, labels: Array, key: bytes) -> LocalProblem | MeanProblem:
         """Return the problem of a rank with this key."""
-        return self.settings.problem(rows, labels, PrivateStream(key, "batch"))
+        return self.settings.problem(rows, labels, PrivateStream(key, "batch"), self.weights[rank])
 
     def mechanism(self, sigma: float, key: bytes) -> Mechanism:
         """Return the mechanism of a rank with this key, whose noise has the standard deviation `sigma`."""
@@ -118,7 +135,8 @@ class Plan:
         """Return the facts that a theorem speaks of, for the rank with the fewest records."""
         config, rank = self.config, min(range(len(self.records)), key=self.records.__getitem__)
         planned = list(self.method.releases(self.terms(rank)))
-        return Claim(planned, self.lipschitz, config.rounds, self.records[rank], self.share, config.delta)
+        L = self.lipschitz * self.weights[rank]
+        return Claim(planned, L, self.rounds, self.records[rank], self.share, config.delta)
 
     def claimed_epsilon(self, sigma: float) -> float | None:
         """Return the epsilon that the paper's theorem claims for this noise, or None where it says nothing."""
@@ -165,21 +183,22 @@ def make_plan(
     done: Sequence[int] = (),
     since: int = 0,
 ) -> Plan:
-    """Return the plan of a run, with `auto` derived.
+    """Return the plan of a run, with `auto` derived; `dimension` is the length of the model.
 
     A run that goes on after round `since` has seen the ranks active in `done` rounds each.
     """
+    settings = derive(settings, records, dimension, schedule.share)
     config = settings.config
-    active = schedule.active_counts(since + 1, config.rounds + 1).tolist()
+    active = schedule.active_counts(since + 1, settings.rounds + 1).tolist()
     if done:
         active = [before + after for before, after in zip(done, active, strict=True)]
-    full = settings if settings.batch is not None else settings.derived(Batch("full"))
+    full = settings if settings.batch is not None else settings.with_batch(Batch("full"))
     found = Plan(full, schedule, tuple(records), tuple(active), dimension)
     if settings.batch is not None or config.epsilon is None:
         return found
     q, busiest = min(records), max(range(len(active)), key=active.__getitem__)
     b = calibration.auto_batch(q, found.release_count(busiest), config.epsilon, config.delta)
-    return found if b >= q else dataclasses.replace(found, settings=settings.derived(Batch("poisson", b)))
+    return found if b >= q else dataclasses.replace(found, settings=settings.with_batch(Batch("poisson", b)))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """What a configuration means: a method, a source, a batch, a noise ... as objects, made in this one place.
 
 `Config` is text, `Settings` are objects. Plan, run, resume, verify, sweep, audit and bench all take them from here, so
-that nobody parses a string twice. What `auto` stands for depends on public facts (records, rounds); `Settings.derived`
-puts it into the configuration itself, hence into config.toml and its digest.
+that nobody parses a string twice. What `auto` stands for depends on public facts (records, features); `derived.py` puts
+it into the configuration itself, hence into config.toml and its digest.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +24,15 @@ from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem, mean_lipschitz
 from dpmpi.problem.losses import LOSSES, Loss
 from dpmpi.problem.penalties import Regulariser, parse_penalty
-from dpmpi.problem.rows import Rows
+from dpmpi.problem.rows import Rows, WithConstant
 from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import Config
+from dpmpi.runtime.config import AUTO, Config
 from dpmpi.runtime.messages import Messages, PlainMessages, SharedSums
 from dpmpi.runtime.noise import LocalNoise, Noise, SumNoise
 from dpmpi.runtime.recovery.interval import Interval
+
+CONSTANT = 0.3
+"""The intercept's column for records of norm at most 1: it takes 4% of their norm bound."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Settings:
 
     config: Config
     method: Method
-    penalty: Regulariser
+    regulariser: Regulariser | None
+    """None while it is still to be derived."""
     batch: Batch | None
     """None while it is still to be derived."""
     noise: Noise
@@ -47,8 +52,12 @@ class Settings:
     """None for the problem of the mean, which has no scores."""
     radius: float | None
     """The bound of the records of the mean problem; None for other problems."""
+    constant: float
+    """The constant beside every record's features; 0 for none."""
     given: Source | None = None
     """A source as an object, for laboratories, instead of the one that the configuration names."""
+    typed: Config | None = None
+    """The configuration as it was before `auto` was derived; None while it is still to be done."""
 
     @classmethod
     def of(cls, config: Config) -> Settings:
@@ -56,14 +65,17 @@ class Settings:
         found = cls(
             config=config,
             method=config.make_method(),
-            penalty=parse_penalty(config.penalty, config.domain),
-            batch=None if config.batch == "auto" else Batch.parse(config.batch),
+            regulariser=None if config.penalty == AUTO else parse_penalty(config.penalty, config.domain),
+            batch=None if config.batch == AUTO else Batch.parse(config.batch),
             noise=_noise(config),
             messages=_messages(config),
             checkpoints=Interval.parse(config.checkpoint_every),
             loss=LOSSES.get(config.loss),
             radius=None if config.loss in LOSSES else getattr(_source(config), "radius", None),
+            constant=_constant(config),
         )
+        if found.regulariser is None:
+            parse_penalty("none", config.domain)  # raises for a domain that is none
         if isinstance(found.noise, SumNoise) and not isinstance(found.messages, SharedSums):
             raise ConfigError("--noise-in sum needs sums in which nobody sees a summand: add --exchange shares")
         if found.checkpoints.seconds is not None and not found.shares_timings:
@@ -86,6 +98,18 @@ class Settings:
     def shares_timings(self) -> bool:
         """Whether ranks tell each other how long they took and how much memory; it depends on their records."""
         return self.config.timings == "shared" or (self.config.timings is None and not self.source.private)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds; raise `ConfigError` while they are still to be derived."""
+        return self.config.known_rounds
+
+    @property
+    def penalty(self) -> Regulariser:
+        """The penalty, with its domain; raise `ConfigError` while it is still to be derived."""
+        if self.regulariser is None:
+            raise ConfigError("expected a penalty, found auto, which depends on the data: derive it first")
+        return self.regulariser
 
     @property
     def drawn(self) -> Batch:
@@ -120,18 +144,52 @@ class Settings:
 
     def lipschitz(self, dimension: int) -> float:
         """Return the norm bound L of one record's gradient."""
-        return self.config.lipschitz if self.radius is None else mean_lipschitz(self.radius, dimension)
+        if self.radius is not None:
+            return mean_lipschitz(self.radius, dimension)
+        if self.config.lipschitz is None:
+            raise ConfigError("expected a clipping norm L, found auto, which depends on the loss: derive it first")
+        return self.config.lipschitz
 
-    def problem(self, rows: Rows, labels: Array, stream: PrivateStream) -> LocalProblem | MeanProblem:
-        """Return the problem of a shard, whose batches are drawn from `stream`."""
+    def dimension(self, features: int) -> int:
+        """Return the length of the model: one number more than there are features, if there is an intercept."""
+        return features + (1 if self.constant else 0)
+
+    def extended(self, rows: Rows) -> Rows | WithConstant:
+        """Return records with the constant beside their features, if there is one."""
+        return WithConstant(rows, self.constant) if self.constant else rows
+
+    def problem(
+        self, rows: Rows, labels: Array, stream: PrivateStream, weight: float = 1.0
+    ) -> LocalProblem | MeanProblem:
+        """Return the problem of a shard with this weight, whose batches are drawn from `stream`."""
         if self.loss is None:
-            return MeanProblem(rows, self.drawn, self.radius or 0.0, stream)
-        return LocalProblem(rows, labels, self.loss, self.drawn, self.config.lipschitz, stream)
+            return MeanProblem(rows, self.drawn, self.radius or 0.0, stream, weight)
+        extended = self.extended(rows)
+        lipschitz = self.lipschitz(extended.dimension)
+        return LocalProblem(extended, labels, self.loss, self.drawn, lipschitz, stream, weight)
 
-    def derived(self, batch: Batch) -> Settings:
-        """Return the settings with what `auto` became, in the configuration too."""
+    def with_batch(self, batch: Batch) -> Settings:
+        """Return the settings with another batch, in the configuration too."""
         config = dataclasses.replace(self.config, batch=batch.describe())
         return dataclasses.replace(self, config=config, batch=batch)
+
+
+def _constant(config: Config) -> float:
+    """Return the constant beside every record's features; 0 for none."""
+    if config.loss not in LOSSES:
+        if config.intercept not in (AUTO, "none"):
+            raise ConfigError(f"expected no --intercept for points without labels, found {config.intercept}: drop it")
+        return 0.0
+    if config.intercept in (AUTO, "none"):
+        return CONSTANT if config.intercept == AUTO else 0.0
+    try:
+        value = float(config.intercept)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < 1e6:
+        expected = "expected --intercept auto, none or a number above 0"
+        raise ConfigError(f"{expected}, found {config.intercept!r}: 0.3 is usual")
+    return value
 
 
 def _source(config: Config) -> Source:

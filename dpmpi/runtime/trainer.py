@@ -54,7 +54,7 @@ class Trainer:
         self._votes = self._keeper = None
         if not self._interval.never or self._tolerant:
             seconds, looks = (SLACK_SECONDS, SLACK_LOOKS) if self._interval.never else (HASTE_SECONDS, HASTE_LOOKS)
-            most = min(max(1, config.rounds // LOOKS), self._interval.rounds or config.rounds)
+            most = min(max(1, job.plan.rounds // LOOKS), self._interval.rounds or job.plan.rounds)
             pace = seconds if job.settings.shares_timings else None
             self._votes = Votes(transport, job.engine.completed, pace, looks, most)
         if not self._interval.never:
@@ -74,12 +74,16 @@ class Trainer:
 
     def run(self) -> int:
         """Run all rounds and write the results; return the exit code."""
-        job, config, engine = self.job, self.job.config, self.job.engine
-        self._optimum = _reference(job) if config.reference else None
+        job, engine, rounds = self.job, self.job.engine, self.job.plan.rounds
+        self._optimum = _reference(job) if job.config.reference else None
         best = None if self._optimum is None else self._optimum.x
-        penalty, classify = job.settings.penalty, job.settings.classifies
+        tests = [(job.settings.extended(shard.test_rows), shard.test_labels) for shard in job.shards]
         evaluator = Evaluator(
-            engine, job.shards, penalty, best, classify=classify, hide=job.meeting.secrets is not None
+            engine,
+            tests if job.settings.classifies else None,
+            job.settings.penalty,
+            best,
+            hide=job.meeting.secrets is not None,
         )
         job.meter.begin()
         self._begin = time.perf_counter() - self._before
@@ -90,7 +94,7 @@ class Trainer:
             private = not job.settings.shares_timings
             metrics = [stack.enter_context(Metrics(file, engine.completed, private=private)) for file in files]
             progress = stack.enter_context(self._progress())
-            while engine.completed < config.rounds:
+            while engine.completed < rounds:
                 stop = self._next_stop()
                 since, core = time.perf_counter(), time.process_time()
                 for last in progress.pieces(engine.completed, stop):
@@ -99,9 +103,9 @@ class Trainer:
                 self._training += time.perf_counter() - since
                 self._core += (time.process_time() - core) / len(engine.seats)
                 every = job.evaluate_every
-                if every and (stop % every == 0 or stop == config.rounds):
+                if every and (stop % every == 0 or stop == rounds):
                     self._evaluate(evaluator, metrics, progress)
-                if stop < config.rounds:
+                if stop < rounds:
                     self._look_around()
         self._finish(evaluator)
         return 0
@@ -120,7 +124,7 @@ class Trainer:
 
     def _next_stop(self) -> int:
         """Return the next round after which there is more to do than rounds."""
-        done, stops = self.job.engine.completed, [self.job.config.rounds]
+        done, stops = self.job.engine.completed, [self.job.plan.rounds]
         if every := self.job.evaluate_every:
             stops.append((done // every + 1) * every)
         if every := self._interval.rounds or 0:
@@ -258,7 +262,7 @@ class Trainer:
     def _keep_figures(self, records: Sequence[dict[str, Any]], wall: float) -> None:
         """Write the figures of the processes here; a run that is through does not fail for them."""
         job, directory = self.job, self._directory
-        pace = job.config.rounds / self._training if self._training else 0.0
+        pace = job.plan.rounds / self._training if self._training else 0.0
         run = {"started": self._started, "wall_seconds": wall, "rounds_per_second": pace}
         try:
             for rank, record in zip(job.meter.ranks, records, strict=True):
@@ -285,8 +289,9 @@ def _reference(job: Job) -> Any:
     if loss is None:
         problems = [seat.agent.problem for seat in job.engine.seats]
         return find_mean(problems, job.meter.size, penalty, dimension, job.meter.total)
-    shards = [(shard.rows, shard.labels) for shard in job.shards]
-    return find_optimum(shards, job.meter.size, loss, penalty, dimension, job.meter.total)
+    shards = [(job.settings.extended(shard.rows), shard.labels) for shard in job.shards]
+    weights = [job.plan.weights[rank] for rank in job.meter.ranks]
+    return find_optimum(shards, job.meter.size, loss, penalty, dimension, job.meter.total, weights=weights)
 
 
 def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dict[str, Any]:
@@ -295,6 +300,7 @@ def _metrics(job: Job, rank: int, evaluation: Evaluation, seconds: float) -> dic
         "round": evaluation.round,
         "objective": evaluation.objective,
         "accuracy": evaluation.accuracy,
+        "rank_accuracy": evaluation.rank_accuracy,
         "consensus_error": evaluation.consensus_error,
         "error": evaluation.error,
         "rank_error": evaluation.rank_error,

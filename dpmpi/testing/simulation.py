@@ -64,6 +64,7 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     lipschitz: float = 1.0,
     radius: float = 1.0,
     mechanism: MakeMechanism = lambda rank, dimension: NoNoise(),
+    weigh: str = "records",
     seed: int = 0,
     make_agent: Callable[..., Agent] = Agent,
     transport: Transport | None = None,
@@ -80,15 +81,16 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     if schedule is None:
         edges = make_graph(graph, n, 0) if isinstance(graph, str) else graph
         schedule = make_schedule(edges, "metropolis", 1 if algorithm.schedule == "sampled" else None, 0)
-    text = Config(algorithm="dp-dda", rounds=rounds, batch=batch, lipschitz=lipschitz)
+    text = Config(algorithm="dp-dda", rounds=rounds, batch=batch, lipschitz=lipschitz, intercept="none", weigh=weigh)
     known: Any = {"loss": LOSSES[loss]} if loss in LOSSES else {"loss": None, "radius": radius}
-    settings = replace(Settings.of(text), method=algorithm, penalty=penalty, **known)
+    settings = replace(Settings.of(text), method=algorithm, regulariser=penalty, **known)
     plan = make_plan(settings, schedule, [rows.count for rows, _ in shards], shards[0][0].dimension)
     plan.check()
+    algorithm = plan.method
     seats = []
     for rank in transport.ranks:
         key = insecure_key(seed, rank)
-        noise, problem = mechanism(rank, plan.width), plan.problem(*shards[rank], key)
+        noise, problem = mechanism(rank, plan.width), plan.problem(rank, *shards[rank], key)
         agent = build_agent(plan, rank, key, problem, noise, charges=Recorder(), make=make_agent)
         seats.append(Seat(agent, algorithm.start(agent), exchange(transport, rank, n)))
     engine = Engine(algorithm, schedule, transport, seats)

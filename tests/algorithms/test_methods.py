@@ -30,8 +30,10 @@ def stream(label="batch"):
 
 def terms(graph="star", rank=0, loss="logistic", normalized=True):
     data = "mean" if loss == "mean" else "synthetic"
-    config = Config(graph=graph, rounds=10, lipschitz=2.0, loss=loss, normalize=normalized, data=data)
-    settings = dataclasses.replace(Settings.of(config), penalty=Regulariser(l2=0.1, l1=0.2))
+    config = Config(
+        algorithm="dp-dda", graph=graph, rounds=10, lipschitz=2.0, loss=loss, normalize=normalized, data=data
+    )
+    settings = dataclasses.replace(Settings.of(config), regulariser=Regulariser(l2=0.1, l1=0.2))
     return plan_of(settings, [20] * 5, 3).terms(rank)
 
 

@@ -64,11 +64,13 @@ def test_it_is_the_dense_reference(K, penalty):
 
 def test_it_is_heavy_ball_on_the_mean_gradient():
     shards, beta, eta = random_shards(5, 30, 7, seed=2), 0.8, 3.0
-    engine = simulate(Momentum(beta, eta), shards, 50, graph="complete", loss="logistic", penalty=Regulariser(), stop=0)
+    engine = simulate(
+        Momentum(beta=beta, eta=eta), shards, 50, graph="complete", loss="logistic", penalty=Regulariser(), stop=0
+    )
     last, x = np.zeros(7), np.zeros(7)
     for t in range(1, 51):
         g = np.mean([gradient(shard, x) for shard in shards], axis=0)
-        last, x = x, x + beta * (x - last) - eta * g  # (7)
+        last, x = x, x + beta * (x - last) - eta * g  # (6)
         engine.advance(t)
         np.testing.assert_allclose(models(engine), np.tile(x, (5, 1)), rtol=0, atol=1e-10)
     assert np.linalg.norm(x) > 0.1
@@ -77,7 +79,7 @@ def test_it_is_heavy_ball_on_the_mean_gradient():
 def test_its_mean_is_heavy_ball_on_any_graph():
     """What differs between ranks changes where gradients are taken, not how their mean is used."""
     shards = random_shards(7, 30, 4, seed=2)
-    engine = simulate(Momentum(0.6, 1.0, 3), shards, 9, loss="logistic", penalty=Regulariser(), stop=0)
+    engine = simulate(Momentum(beta=0.6, eta=1.0, mixes=3), shards, 9, loss="logistic", penalty=Regulariser(), stop=0)
     last, mean = np.zeros(4), np.zeros(4)
     for t in range(1, 9):
         g = np.mean([gradient(shard, x) for shard, x in zip(shards, models(engine), strict=True)], axis=0)
@@ -88,9 +90,8 @@ def test_its_mean_is_heavy_ball_on_any_graph():
 
 
 def terms_of(graph, n, rounds=10):
-    return plan_of(
-        Settings.of(Config(algorithm="momentum", graph=graph, rounds=rounds, loss="logistic")), [20] * n, 3
-    ).terms(0)
+    config = Config(algorithm="momentum", graph=graph, rounds=rounds, loss="logistic")
+    return plan_of(Settings.of(config), [20] * n, 3).terms(0)
 
 
 TENTH = [("ring", 20, 12), ("torus:rows=4,columns=5", 20, 4), ("complete", 20, 1), ("ring", 2, 1)]
@@ -213,5 +214,5 @@ def test_settings_for_which_nothing_converges_are_refused(options, message):
 
 def test_sampled_edges_are_refused():
     schedule = make_schedule(make_graph("complete", 4, 0), "metropolis", 1, 0)
-    with pytest.raises(ConfigError, match="or sampled-dda for sampled edges"):
+    with pytest.raises(ConfigError, match="take sampled-dda"):
         simulate(Momentum(), random_shards(4, 5, 2, 0), 3, schedule=schedule)

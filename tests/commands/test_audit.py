@@ -98,7 +98,7 @@ def test_the_releases_of_dual_averaging_are_heard_to_the_bit_of_the_noise():
             return getattr(self.honest, name)
 
     lab = laboratory(
-        "--rounds", 40, "--noise", 0.7, "--batch", "poisson:3", "--graph", "ring", ranks=4,
+        "--algorithm", "dp-dda", "--rounds", 40, "--noise", 0.7, "--batch", "poisson:3", "--graph", "ring", ranks=4,
         plant=lambda settings: replace(settings, noise=Noise(settings.noise)),
     )  # fmt: skip
     heard = releases(lab, lab.run(lab.world(1), 1))
@@ -231,8 +231,8 @@ class RealisedSize:
 class OtherProblem(Settings):
     """Settings of runs with a bug in the problem."""
 
-    def problem(self, rows, labels, stream):
-        return type(self).bug(super().problem(rows, labels, stream))
+    def problem(self, rows, labels, stream, weight=1.0):
+        return type(self).bug(super().problem(rows, labels, stream, weight))
 
 
 def with_noise(bug):
@@ -347,7 +347,7 @@ def test_a_released_timing_is_found_in_whole_runs(monkeypatch):
 
 
 def test_one_run_finds_far_too_little_noise_and_lets_certified_noise_pass():
-    flags, canary = ["--rounds", 50, "--delta", 1e-5, "--batch", "poisson:4"], Canary(100, 100)
+    flags, canary = ["--algorithm", "dp-dda", "--rounds", 50, "--delta", 1e-5, "--batch", "poisson:4"], Canary(100, 100)
     bare = audit_one_run(laboratory(*flags, "--noise", 0.02, canary=canary, ranks=2), 50, 0.95)
     assert (bare.right, bare.guesses) == (50, 50)
     assert bare.epsilon > 2
@@ -356,7 +356,7 @@ def test_one_run_finds_far_too_little_noise_and_lets_certified_noise_pass():
 
 def test_one_run_catches_half_the_noise():
     """Full batches: every sign is told by one Gaussian pair, of mu twice as large as certified."""
-    flags, canary = ["--rounds", 2, "--epsilon", 2, "--delta", 1e-5], Canary(600, 600)
+    flags, canary = ["--algorithm", "dp-dda", "--rounds", 2, "--epsilon", 2, "--delta", 1e-5], Canary(600, 600)
     weak = audit_one_run(laboratory(*flags, canary=canary, ranks=2, plant=weaken(2)), 100, 0.95)
     right = audit_one_run(laboratory(*flags, canary=canary, ranks=2), 100, 0.95)
     assert right.epsilon <= 2.0
@@ -399,6 +399,7 @@ def test_a_violation_ends_with_code_1(capsys):
 
 def test_a_refuted_claim_is_a_finding_and_ends_with_code_0(capsys):
     flags = ["--loopback", 2, "--records", 200, "--rounds", 200, "--epsilon", 1, "--delta", 0.01, "--runs", 150]
+    flags += ["--algorithm", "dp-dda"]
     more = ["--calibration", "theorem", "--batch", 1, "--insecure-noise-seed", 0]
     assert command(["audit", *map(str, flags + more), "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -7,7 +7,8 @@ import pytest
 from dpmpi.commands.dispatch import main
 from dpmpi.runtime.cost.fit import Fit
 
-BASE = ["plan", "--ranks", "20", "--dimension", "2000", "--json", "--allow-large-delta"]
+DDA = ["--algorithm", "dp-dda", "--intercept", "none"]
+BASE = ["plan", "--ranks", "20", "--dimension", "2000", "--json", "--allow-large-delta", *DDA]
 
 
 def plan(capsys, **flags):
@@ -100,7 +101,10 @@ def measured(monkeypatch):
 
 
 def rows(capsys, *flags):
-    assert main(["plan", "--ranks", "20", "--samples-per-rank", "1000", "--dimension", "2000", *flags, "--json"]) == 0
+    assert (
+        main(["plan", "--ranks", "20", "--samples-per-rank", "1000", "--dimension", "2000", *DDA, *flags, "--json"])
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)["predicted"]
     return found, {row["ranks"]: row for row in found["rows"]}
 
@@ -134,7 +138,7 @@ def test_half_of_the_bytes_as_float32(capsys, measured):
 
 def test_without_a_measurement_the_seconds_are_left_out(capsys, monkeypatch):
     monkeypatch.setattr("dpmpi.commands.plan.load", lambda path: None)
-    assert main(["plan", *TINY, "--predict"]) == 0
+    assert main(["plan", *TINY, *DDA, "--rounds", "500", "--predict"]) == 0
     shown = capsys.readouterr().out
     assert "bench --fit measures this machine" in shown
     [line] = [line for line in shown.splitlines() if line.split()[:1] == ["10,000"]]

@@ -26,6 +26,7 @@ ranks = 3
 repetitions = 2
 [run]
 data = "synthetic:samples=60,features=4"
+algorithm = "dp-dda"
 rounds = 6
 seed = 5
 allow-large-delta = true

@@ -25,7 +25,7 @@ KINDS = {
     "full": ("--epsilon", 1),
     "poisson": ("--epsilon", 1, "--batch", 40),
     "noise given": ("--noise", 1),
-    "theorem": ("--epsilon", 1, "--calibration", "theorem"),
+    "theorem": ("--algorithm", "dp-dda", "--epsilon", 1, "--calibration", "theorem"),
     "sum": ("--epsilon", 1, "--graph", "complete", "--exchange", "shares", "--noise-in", "sum"),
     "laplace": ("--algorithm", "ldp-admm", "--epsilon", 1, "--batch", "full", "--loss", "logistic"),
     "spherical": ("--algorithm", "pvp-admm", "--epsilon", 1, "--loss", "logistic", "--rounds", 5),

@@ -11,7 +11,7 @@ import pytest
 
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem import rows as rows_module
-from dpmpi.problem.rows import Csr, Dense, check_finite, scale_rows, take
+from dpmpi.problem.rows import Csr, Dense, WithConstant, check_finite, scale_rows, take
 
 ALL_BLOCKS = Csr._blocks.func
 
@@ -204,3 +204,21 @@ def test_without_scipys_private_loops_numpys_blocks_are_the_fallback(monkeypatch
     np.testing.assert_allclose(found, (matrix @ x) ** 2 @ matrix, rtol=1e-12)
     assert bool(blocks) != available
     rows_module.compiled_loops.cache_clear()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_constant_beside_the_features_is_inside_the_norm_bound(sparse):
+    draw = np.random.default_rng(3)
+    X = draw.standard_normal((60, 5))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    inside = csr(X) if sparse else Dense(X)
+    rows, wide = WithConstant(inside, 0.3), np.c_[X, np.full(60, 0.3)] / np.sqrt(1.09)
+    x, out = draw.standard_normal(6), np.empty(6)
+    assert (rows.count, rows.dimension) == (60, 6)
+    np.testing.assert_allclose(rows.scores(x), wide @ x, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(rows.norms, np.linalg.norm(wide, axis=1), rtol=1e-14)
+    assert rows.norms.max() < 1 + 1e-12
+    for chosen in (None, np.array([1, 7, 8, 40])):
+        rows.fold(x, chosen, lambda scores, positions: scores * scores, out)
+        some = wide if chosen is None else wide[chosen]
+        np.testing.assert_allclose(out, ((some @ x) ** 2) @ some, rtol=0, atol=1e-13)

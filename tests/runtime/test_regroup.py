@@ -31,6 +31,7 @@ ORIGIN, LEFT = 6, (0, 1, 3, 4, 5)
 def regrouped(tmp_path, *flags, rounds, at, names=LEFT):
     """Run up to `at` on all ranks, then go on without some of them; return the job of those who are left."""
     data = ("--data", "synthetic:samples=300,features=4", "--loss", "logistic", "--penalty", "l2:0.05", "--seed", "3")
+    data += ("--lipschitz", "1")  # clips nothing
     settings = settings_of(*data, "--rounds", rounds, *flags)
     with ExitStack() as stack:
         job = assemble(settings, LoopbackTransport(ORIGIN), lambda rank: tmp_path / f"{rank}.jsonl", stack)
@@ -62,9 +63,12 @@ CONVERGING = [
 @pytest.mark.parametrize(("algorithm", "flags", "rounds", "close"), CONVERGING, ids=[case[0] for case in CONVERGING])
 def test_the_survivors_reach_their_own_optimum(algorithm, flags, rounds, close, tmp_path):
     _, job = regrouped(tmp_path, "--algorithm", algorithm, *flags, rounds=rounds, at=rounds // 4)
-    loss, shards = LOSSES["logistic"], [(shard.rows, shard.labels) for shard in job.shards]
-    optimum = find_optimum(shards, len(LEFT), loss, job.settings.penalty, 4, job.meter.total)
-    found = Evaluator(job.engine, job.shards, job.settings.penalty, optimum.x, classify=True).evaluate()
+    loss, extended = LOSSES["logistic"], job.settings.extended
+    shards = [(extended(shard.rows), shard.labels) for shard in job.shards]
+    tests = [(extended(shard.test_rows), shard.test_labels) for shard in job.shards]
+    weights, dimension = job.plan.weights, job.plan.dimension
+    optimum = find_optimum(shards, len(LEFT), loss, job.settings.penalty, dimension, job.meter.total, weights=weights)
+    found = Evaluator(job.engine, tests, job.settings.penalty, optimum.x).evaluate()
     start = np.log(2.0)
     assert abs(found.objective - optimum.value) < close * (start - optimum.value)
 
@@ -96,6 +100,7 @@ def test_what_the_lost_have_spent_stays_in_the_figure(tmp_path):
         X = generator.normal(size=(rows, 4))
         np.savez(tmp_path / f"{rank}.npz", X=X, y=np.sign(X[:, 0]))
     flags = ("--algorithm", "dp-dda", "--data", f"shards:{tmp_path}/{{rank}}.npz", "--noise", "0.2", "--delta", "1e-4")
+    flags += ("--weigh", "ranks")
     before, job = regrouped(tmp_path, *flags, rounds=60, at=30)
     assert sorted(job.past.lost) == [2]
     assert job.past.lost == {2: before.most_charged()[2]}

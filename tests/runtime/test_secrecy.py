@@ -168,7 +168,17 @@ def is_hello(texts):
 
 
 def start(out, *flags, ranks=3):
-    data = ["--data", "synthetic:samples=300,features=5", "--rounds", 4, "--no-evaluate", "--out", out]
+    data = [
+        "--data",
+        "synthetic:samples=300,features=5",
+        "--rounds",
+        4,
+        "--lipschitz",
+        1,
+        "--no-evaluate",
+        "--out",
+        out,
+    ]
     return main(list(map(str, ["--loopback", ranks, "--graph", "complete", "--noise", 0.1, *data, *flags])))
 
 
@@ -279,7 +289,7 @@ def test_the_summary_adds_up_and_is_what_the_plan_says(tmp_path, capsys, flags):
     sent = found["communication"]
     hops, seals = 2 if "full" in flags else 1, "--seal" in flags or "full" in flags
     assert sent["messages"] == 3 * 2 * 4 * hops
-    assert sent["payload_bytes"] == sent["messages"] * 8 * 5
+    assert sent["payload_bytes"] == sent["messages"] * 8 * 6
     assert sent["tag_bytes"] == (sent["messages"] * SEAL_BYTES if seals else 0)
     assert sent["trailer_bytes"] == sent["messages"] * TRAILER_BYTES
     assert sent["share_bytes"] == (sent["payload_bytes"] // 2 if hops == 2 else 0)
@@ -288,7 +298,7 @@ def test_the_summary_adds_up_and_is_what_the_plan_says(tmp_path, capsys, flags):
     settings = settings_of(
         "--graph", "complete", "--noise", 0.1, "--data", "synthetic:samples=300,features=5", "--rounds", 4, *flags
     )
-    plan = figures(plan_of(settings, [100] * 3, 5), 5)
+    plan = figures(plan_of(settings, [100] * 3, 6), 5)
     for name in ("messages", "payload_bytes", "bytes"):
         assert plan[name] == sent[name]
 

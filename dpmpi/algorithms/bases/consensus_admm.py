@@ -13,9 +13,10 @@ Up to a constant, (2) is f_i + h - 2 <gamma_i, w> + rho sum_j |w - (w_i + w_j)/2
 its (9b). As every edge has the same rho, the gamma_i always add up to zero, so that a fixed point of (1) to (4), at
 which all w_i agree, minimises sum_i (f_i + h) = n F. Everything here depends on data through the released w_i alone.
 
-Defaults, from public facts alone. beta = smoothness of f_i (valid for all data) + l2 weight; where there is no
-smoothness, L takes its place. rho = beta / (16 max_j d_j): on logistic problems with unit rows 2 rho d_i is then about
-.03 on a regular graph, between the values at which consensus or the local objectives become too slow.
+Defaults, from public facts alone. beta = smoothness of a mean loss (valid for all data) + l2 weight; where there is no
+smoothness, L takes its place; for what a rank alone must know, its f_i with its weight takes the mean loss's place. rho
+= beta / (16 max_j d_j): on logistic problems with unit rows 2 rho d_i is then about .03 on a regular graph, between the
+values at which consensus or the local objectives become too slow.
 
 [HG20] Huang, Gong. Differentially private ADMM for convex distributed learning: improved accuracy via multi-step
        approximation. 2020.
@@ -42,8 +43,14 @@ WHY_PUBLIC = "computed from releases, this rank's and its neighbours', and publi
 
 
 def curvature(terms: Terms) -> float:
-    """Return beta: the smoothness of f_i + h, or L where f_i is not smooth."""
+    """Return beta, the same for all ranks: the smoothness of a mean loss + h, or L where it is not smooth."""
     return (terms.lipschitz if terms.smoothness is None else terms.smoothness) + terms.strong_convexity
+
+
+def own_curvature(terms: Terms) -> float:
+    """Return beta of this rank: the smoothness of f_i + h, or its L."""
+    own = terms.own_lipschitz if terms.own_smoothness is None else terms.own_smoothness
+    return own + terms.strong_convexity
 
 
 def positive(name: str, value: float) -> None:
@@ -54,12 +61,12 @@ def positive(name: str, value: float) -> None:
 
 def smooth(terms: Terms, method: str) -> float:
     """Return the smoothness of f_i; raise `ConfigError` if there is none."""
-    if terms.smoothness is None:
+    if terms.own_smoothness is None:
         raise ConfigError(
             f"expected a smooth loss and rows of norm at most 1 for {method}, found a loss without a curvature bound: "
             "use --loss logistic, squared or mean with normalized rows, or ip-admm"
         )
-    return terms.smoothness
+    return terms.own_smoothness
 
 
 def grown(eta: float, growth: str, terms: Terms, step: int) -> float:
@@ -177,9 +184,9 @@ class LocalMinimisation(ConsensusAdmm):
         smooth(terms, "exact minimisation")
         full_batch(terms, "exact minimisation")
         positive("tolerance", self.accuracy(terms))
-        if self.accuracy(terms) < FINEST * terms.lipschitz:
+        if self.accuracy(terms) < FINEST * terms.own_lipschitz:
             raise ConfigError(
-                f"expected --tolerance of at least {FINEST * terms.lipschitz:.2g}, which leaves room for rounding, "
+                f"expected --tolerance of at least {FINEST * terms.own_lipschitz:.2g}, which leaves room for rounding, "
                 f"found {self.accuracy(terms):.2g}: give a larger one"
             )
         if terms.l1 > 0.0 or terms.bounded:
@@ -198,11 +205,13 @@ class LocalMinimisation(ConsensusAdmm):
 
     def modulus(self, terms: Terms) -> float:
         """Return the strong convexity mu of (2) that holds for all data."""
-        return terms.curvature_floor + self.quadratic(terms)
+        return terms.curvature_floor * terms.weight + self.quadratic(terms)
 
     def accuracy(self, terms: Terms) -> float:
         """Return tau: what is computed for (2) is at most tau / mu from its minimiser, mu the strong convexity."""
-        return self.exactness * terms.lipschitz / terms.sampling.records if self.tolerance is None else self.tolerance
+        if self.tolerance is not None:
+            return self.tolerance
+        return self.exactness * terms.own_lipschitz / terms.sampling.records
 
     def minimise(self, agent: Agent, linear: Array, out: Array) -> None:
         """Write the minimiser of f_i(w) + <linear, w> + (q_i/2) |w|^2, to the accuracy tau, to `out`.

@@ -7,7 +7,8 @@ Agent i starts from z_i(1) = 0. With w_ij the mixing weights and X the domain, i
     v_i(t)   = sum_j w_ij y_j(t)                                                                           (3)
     z_i(t+1) = prox of eta_t (l1 |.|_1 + indicator of X) at v_i(t)                                         (4)
 
-and in stage II, t > T, pure consensus and no noise:
+(with `mixes` K > 1, (3) is the K accelerated mixes of `bases/accelerated_mixing.py`; without a stage II, v is mixed
+`closing_mixes` times after the last round) and in stage II, t > T, pure consensus and no noise:
 
     v_i(t)   = sum_j w_ij v_j(t-1)                                                                         (5)
     model    = (4) at v_i(t), with eta_T in stage II                                                       (6)
@@ -40,7 +41,8 @@ from itertools import groupby
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Exchanges, Method, Mix, Planned, Query, Steps, Terms, combine, public
+from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, mix_again
+from dpmpi.core import Agent, Array, Exchanges, Mix, Planned, Query, Steps, Terms, combine, public
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of noised iterates"
@@ -64,7 +66,7 @@ class State:
     """The round after which all ranks are silent; 0 while they are not."""
 
 
-class ConsensusDescent(Method):
+class ConsensusDescent(AcceleratedMixing):
     """Rounds (1) to (6), for methods that differ in steps and noise."""
 
     def early(self) -> float:
@@ -78,6 +80,7 @@ class ConsensusDescent(Method):
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for steps that cannot be taken."""
         self.plan(terms)
+        self.check_mixing(terms)
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return one release for each round of stage I in which the rank is active."""
@@ -88,8 +91,9 @@ class ConsensusDescent(Method):
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return one message a round, in stage II with one more number if it may end early."""
         T = min(len(self.plan(terms)[0]), terms.active_rounds)
-        longer = terms.dimension + self.ends_early()
-        both = [Exchanges("neighbours", terms.dimension, T), Exchanges("neighbours", longer, terms.active_rounds - T)]
+        longer, later = terms.dimension + self.ends_early(), terms.active_rounds - T
+        mixes = T * self.mixes_per_release(terms) + (0 if later else self.mixes_at_the_end(terms))
+        both = [Exchanges("neighbours", terms.dimension, mixes), Exchanges("neighbours", longer, later)]
         return [messages for messages in both if messages.count]
 
     def ends_early(self) -> bool:
@@ -112,7 +116,11 @@ class ConsensusDescent(Method):
         if t > 1:
             agent.penalty.project(v, state.z, shrink=float(state.steps[t - 2]) * agent.terms.l1)  # (4)
         self._descend(agent, state, float(state.steps[t - 1]), float(state.scales[t - 1]))
-        yield Mix(public(v, because=WHY_PUBLIC), out=v)  # (3)
+        K, mixing = self.mixes_per_release(agent.terms), agent.terms.mixing
+        yield from mix_again(v, state.z, state.scratch, mixing, K, WHY_PUBLIC)  # (3); z is free until (4)
+        if t == agent.terms.rounds:
+            closing = self.mixes_at_the_end(agent.terms)
+            yield from mix_again(v, state.z, state.scratch, mixing, closing, WHY_PUBLIC)
 
     def regroup(self, agent: Agent, state: State) -> Steps:
         """Let nobody rest before everybody was heard of again."""
@@ -166,14 +174,15 @@ class ConsensusDescent(Method):
 
 
 def first_step(terms: Terms, step: float | None) -> float:
-    """Return the given step, or 2/(mu + L) for curvatures of f_i + l2 |.|^2 / 2 between mu and L."""
+    """Return the given step, or 2/(mu + L): mu the least curvature of F, L the largest of any f_i, l2 included."""
     if step is not None:
         if not step > 0.0:
             raise ConfigError(f"expected a step > 0, found {step}: leave out --step for the default")
         return step
     if terms.smoothness is None:
         return 1.0 / terms.lipschitz
-    return 2.0 / (terms.curvature_floor + terms.smoothness + 2.0 * terms.strong_convexity)
+    steepest = terms.smoothness * terms.largest_weight
+    return 2.0 / (terms.curvature_floor + steepest + 2.0 * terms.strong_convexity)
 
 
 def _sensitivity(terms: Terms, eta: float) -> float:
@@ -182,4 +191,4 @@ def _sensitivity(terms: Terms, eta: float) -> float:
 
 def _rounding(terms: Terms, z: Array, eta: float) -> float:
     """Return how far rounding can move (1) on one of two shards away from (1) on the other."""
-    return 2.0 * (terms.dimension + 16) * 2.0**-52 * (math.sqrt(np.dot(z, z)) + eta * terms.lipschitz)
+    return 2.0 * (terms.dimension + 16) * 2.0**-52 * (math.sqrt(np.dot(z, z)) + eta * terms.own_lipschitz)

@@ -85,7 +85,7 @@ class ObjectivePerturbation(LocalMinimisation):
 
     def slip(self, terms: Terms) -> float:
         """Return 2 r / mu, the sensitivity of (2)."""
-        rounding = terms.sampling.records * 2.0**-52 * terms.lipschitz
+        rounding = terms.sampling.records * 2.0**-52 * terms.own_lipschitz
         return 2.0 * (2.0 * self.accuracy(terms) + rounding) / self.modulus(terms)
 
     def slip_scale(self, terms: Terms) -> float:

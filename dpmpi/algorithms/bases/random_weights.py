@@ -7,8 +7,8 @@ a gradient step. With u drawn afresh, uniform on (0, 1) in each coordinate and k
     y_i = low + u o (high - low) - eta_t s_i                                                        (2)
     eta_t = min(1/M, c/t), min(1/M, c/sqrt(t)) or min(1/M, c r^t)                                   (3)
 
-with M a bound of f_i's curvature: proximal steps longer than 1/M need not descend. What x, low and high are is said by
-the methods.
+with M a bound of the curvature of every f_i: proximal steps longer than 1/M need not descend. What x, low and high are
+is said by the methods.
 
 Privacy: the data enter only through (1); messages are made of releases and of random weights that do not depend on
 data. The paper's Laplace rate beta_t on the iterate is a scale of 1/(eta_t beta_t) on the gradient. The certified
@@ -136,10 +136,10 @@ class RandomWeights(Method):
 
     def eta(self, terms: Terms, t: int) -> float:
         """Return (3)."""
-        mu = terms.curvature_floor + terms.strong_convexity
+        mu, steepest = terms.curvature_floor + terms.strong_convexity, terms.largest_smoothness
         c = self.step
         if c is None:
-            smooth = 1.0 if terms.smoothness is None else terms.smoothness + terms.strong_convexity
+            smooth = 1.0 if steepest is None else steepest + terms.strong_convexity
             c = 1.0 / mu if self.step_schedule == "harmonic" and mu > 0.0 else 1.0 / smooth
         rule = {"harmonic": 1.0 / t, "sqrt": 1.0 / math.sqrt(t), "geometric": self.step_ratio**t}
-        return float(min(c * rule[self.step_schedule], 1.0 / terms.smoothness if terms.smoothness else math.inf))
+        return float(min(c * rule[self.step_schedule], 1.0 / steepest if steepest else math.inf))

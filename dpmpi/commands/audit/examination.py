@@ -116,7 +116,7 @@ def examine(audit: Audit, laboratory: Laboratory, *, shown: bool = True) -> tupl
     flags, config, begin = audit.flags, laboratory.config, time.perf_counter()
     found: Found | None
     claim: Claim = PairsClaim(())
-    with Progress(audit.runs * config.rounds, shown=shown and laboratory.listens) as laboratory.progress:
+    with Progress(audit.runs * laboratory.plan.rounds, shown=shown and laboratory.listens) as laboratory.progress:
         if flags.figures:
             found = audit_figures(laboratory, flags.runs)
         elif flags.one_run:
@@ -128,7 +128,7 @@ def examine(audit: Audit, laboratory: Laboratory, *, shown: bool = True) -> tupl
     if found is None:
         return None
     seconds = time.perf_counter() - begin
-    pace = {"seconds": round(seconds, 3), "rounds_per_second": round(audit.runs * config.rounds / seconds, 1)}
+    pace = {"seconds": round(seconds, 3), "rounds_per_second": round(audit.runs * laboratory.plan.rounds / seconds, 1)}
     return _result(audit, laboratory, found, claim) | pace, found
 
 
@@ -139,7 +139,7 @@ def audit_figures(laboratory: Laboratory, runs: int) -> Figures | None:
         order = (1, -1) if k % 2 else (-1, 1)  # neither world comes first
         for sign in order:
             worlds[sign].append(laboratory.run_whole(laboratory.world(sign)))
-            laboratory.progress.update(laboratory.runs * laboratory.config.rounds)
+            laboratory.progress.update(laboratory.runs * laboratory.plan.rounds)
     return compare(worlds[1], worlds[-1]) if laboratory.listens else None
 
 
@@ -166,7 +166,7 @@ def _result(audit: Audit, laboratory: Laboratory, found: Found, claim: Claim) ->
         "algorithm": config.algorithm,
         "ranks": laboratory.plan.ranks,
         "records": flags.records,
-        "rounds": config.rounds,
+        "rounds": laboratory.plan.rounds,
         "batch": laboratory.settings.drawn.describe(),
         "heard": heard_in_words(audit, laboratory),
         "sigma": laboratory.sigma,

@@ -177,14 +177,15 @@ class Laboratory:
     """Runs the product over made-up shards, and listens; all processes do the same together."""
 
     def __init__(self, settings: Settings, transport: Transport, canary: Canary, plant: Plant = honest) -> None:
-        n, config = transport.size, settings.config
+        n = transport.size
         if n < 2:
             raise ConfigError("the audit reads a wire: start it as mpirun -n 4 python -m dpmpi audit, or --loopback 4")
         self.transport, self.canary, self.plant = transport, canary, plant
+        settings = replace(settings, constant=0.0)  # an intercept would take a part of the canary's norm
         plan = make_plan(settings, settings.schedule(n), [canary.records] * n, canary.dimension)
         plan.check()
         if plan.active[VICTIM] == 0:
-            raise ConfigError(f"rank {VICTIM} never speaks in {config.rounds} rounds: give --rounds more")
+            raise ConfigError(f"rank {VICTIM} never speaks in {plan.rounds} rounds: give --rounds more")
         self.plan, self.settings, self.config = plan, plan.settings, plan.config
         terms = plan.terms(VICTIM)
         self.sigma = float(on_first_rank(transport, lambda: noise_levels(plan))[VICTIM])
@@ -215,15 +216,15 @@ class Laboratory:
 
     def run(self, source: Source, seed: int | None) -> Heard:
         """Run all rounds over these shards; return what was heard, where the victim is."""
-        config, settings = self.config, self.settings_of(source, seed)
+        settings = self.settings_of(source, seed)
         with ExitStack() as stack:
             folder = stack.enter_context(scratch())
             job = assemble(settings, self.transport, lambda rank: folder / f"rank-{rank}.jsonl", stack)
             open_ledgers(job, stack)
             tap = listen(job)
-            for last in self.progress.pieces(0, config.rounds):
+            for last in self.progress.pieces(0, self.plan.rounds):
                 job.engine.advance(last)
-                self.progress.update(self.runs * config.rounds + last)
+                self.progress.update(self.runs * self.plan.rounds + last)
             self.runs += 1
             if self.listens and not self.charged:
                 self.charged = job.spending()[VICTIM]

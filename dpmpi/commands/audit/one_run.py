@@ -55,7 +55,7 @@ def audit_one_run(laboratory: Laboratory, guesses: int, confidence: float) -> Gu
     heard = laboratory.run(source, config.insecure_noise_seed)
     if not laboratory.listens:
         return None
-    shift = config.lipschitz / settings.drawn.sampling(laboratory.canary.records).expected
+    shift = laboratory.plan.terms(VICTIM).gradient_sensitivity / 2.0
     sigma = max(laboratory.sigma, SHARPEST * shift)
     score = likelihood(releases(laboratory, heard).T / sigma, shift / sigma, -shift / sigma, laboratory.rate)
     clearest = np.argsort(-np.abs(score), kind="stable")[:guesses]
@@ -68,7 +68,7 @@ def releases(laboratory: Laboratory, heard: Heard) -> Array:
     method, plan = laboratory.settings.method, laboratory.plan
     linear = isinstance(method, DpDda) and method.weighting == "linear"
     z, found = np.zeros(plan.dimension), []
-    rounds = plan.schedule.rounds(VICTIM, 1, plan.config.rounds + 1)
+    rounds = plan.schedule.rounds(VICTIM, 1, plan.rounds + 1)
     for (t, near), sent, received in zip(rounds, heard.sent, heard.received, strict=True):
         found.append((sent - z) / (t if linear else 1))  # (2)
         z = near.self_weight * sent

@@ -70,7 +70,8 @@ def gradient(dimension: int, shard_mb: float, turns: int) -> dict[str, dict[str,
     result = {}
     for name, make in (("dense", dense_data), ("sparse", sparse_data)):
         data = make(0, dimension, shard_mb)
-        problem = Settings.of(Config()).problem(data.rows, data.labels, PrivateStream(bytes(32), "batch"))
+        settings = Settings.of(Config(lipschitz=1.0, intercept="none"))
+        problem = settings.problem(data.rows, data.labels, PrivateStream(bytes(32), "batch"))
         x = np.random.default_rng(1).standard_normal(dimension)
         steps: Steps = {"gradient": partial(problem.subgradient, x), "bare": bare_gradient(data)}
         found = condense(alternate(steps, turns), {"speed_of_bare": ("bare", "gradient")})

@@ -181,9 +181,10 @@ class Stage:
     def rounds(self, name: str, method: Method, data: Data, messages: Messages, sigma: float) -> Many:
         """Return a function that runs whole rounds of a method; all ranks call this together."""
         transport, rank, key = self.transport, self.transport.rank, fresh_key()
-        settings = replace(Settings.of(Config(algorithm="dp-dda", rounds=1)), method=method, messages=messages)
+        given = Settings.of(Config(algorithm="dp-dda", rounds=1, intercept="none"))
+        settings = replace(given, method=method, messages=messages)
         plan = make_plan(settings, self.schedule, [data.rows.count] * transport.size, self.dimension)
-        problem, mechanism = plan.problem(data.rows, data.labels, key), plan.mechanism(sigma, key)
+        problem, mechanism = plan.problem(rank, data.rows, data.labels, key), plan.mechanism(sigma, key)
         planned = [(mechanism.event(problem.subgradient(np.zeros(self.dimension))), 1 << 30)]
         ledger = Ledger(self.folder / f"{name}-{self.dimension}-{rank}.jsonl", {}, planned)
         agent = build_agent(plan, rank, key, problem, mechanism, charges=ledger)
@@ -191,8 +192,8 @@ class Stage:
         if messages.secret:
             secrets = agree_on_secrets(transport)
         carrier = messages.carrier(Meter(transport), secrets)
-        seat = Seat(agent, method.start(agent), messages.exchange(carrier, rank, secrets))
-        run = Engine(method, self.schedule, carrier, [seat])
+        seat = Seat(agent, plan.method.start(agent), messages.exchange(carrier, rank, secrets))
+        run = Engine(plan.method, self.schedule, carrier, [seat])
         return lambda count: run.advance(run.completed + count)
 
 

@@ -89,8 +89,8 @@ def undisturbed(config: Config, ranks: int, names: Sequence[int]) -> tuple[float
         transport = LoopbackTransport(len(names))
         job = assemble(Settings.of(plain), transport, RunDirectory(folder).ledger, stack, past=past)
         open_ledgers(job, stack)
-        job.engine.advance(config.rounds)
-        evaluator = Evaluator(job.engine, job.shards, job.settings.penalty, None, classify=False)
+        job.engine.advance(job.plan.rounds)
+        evaluator = Evaluator(job.engine, None, job.settings.penalty, None)
         return evaluator.evaluate().objective, np.stack(evaluator.mean_model()[1])
 
 
@@ -144,8 +144,8 @@ def releases_of_an_interval(config: Config, ranks: int, summary: Mapping[str, An
     plan = make_plan(settings, schedule, [record["samples"] for record in summary["per_rank"]], summary["dimension"])
     found = {}
     for rank in range(ranks):
-        active = [t for t, _ in schedule.rounds(rank, 1, config.rounds + 1)]
-        blocks = [sum(t <= k + interval for t in active if t > k) for k in range(0, config.rounds, interval)]
+        active = [t for t, _ in schedule.rounds(rank, 1, config.known_rounds + 1)]
+        blocks = [sum(t <= k + interval for t in active if t > k) for k in range(0, config.known_rounds, interval)]
         per_round = plan.release_count(rank) / max(1, len(active))
         found[rank] = int(np.ceil(per_round * max(blocks)))
     return found

@@ -57,7 +57,8 @@ examples:
 def run_one(setting: Setting, number: int, kind: str, seed: int, victims: tuple[int, int]) -> Outcome:
     """Draw what happens in one run, let it happen, and check the promises."""
     config, generator = setting.config, public_generator(seed, "chaos", number)
-    faults = draw(generator, kind, setting.ranks, config.rounds, victims, sealed=Settings.of(config).messages.sealed)
+    sealed = Settings.of(config).messages.sealed
+    faults = draw(generator, kind, setting.ranks, config.known_rounds, victims, sealed=sealed)
     folder, begin = setting.out / f"{number:03d}-{kind}", time.monotonic()
     outcome = Outcome(number, kind, faults, str(folder))
     try:

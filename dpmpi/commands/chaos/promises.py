@@ -173,15 +173,16 @@ def _kill(scene: Scene) -> None:
 def _stop(scene: Scene) -> None:
     config = scene.config
     summary = scene.finished("finished", scene.start(*scene.flags))
-    every = config.evaluate if config.evaluate is not None else max(1, config.rounds // 20)
+    every = config.evaluate if config.evaluate is not None else max(1, config.known_rounds // 20)
     schedule, pauses = Settings.of(config).schedule(scene.setting.ranks), scene.first.pauses()
     scene.notes |= {"pauses": pauses, "rounds_per_second": summary["rounds_per_second"]}
     # With checkpoints a rank may not get far ahead of the others; a round of several exchanges waits in any of them.
     if pauses and config.checkpoint_every is None and config.exchange == "plain":
         [fault] = scene.faults
-        ahead = SLACK_LOOKS if scene.tolerant else config.rounds  # whoever may have to go back remembers these looks
+        # Whoever may have to go back remembers so many looks.
+        ahead = SLACK_LOOKS if scene.tolerant else config.known_rounds
         for pause in pauses:
-            limit = min(config.rounds, pause[fault.rank] + ahead)
+            limit = min(config.known_rounds, pause[fault.rank] + ahead)
             scene.check("others", checks.idle_ranks(schedule, limit, fault.rank, pause, every))
     scene.check_books(whole=True)
 
@@ -218,7 +219,7 @@ def _corrupt(scene: Scene) -> None:
 def _restart(scene: Scene) -> None:
     setting, [fault] = scene.setting, scene.faults
     if scene.config.checkpoint_every is None:
-        every = str(max(1, scene.config.rounds // INTERVALS))
+        every = str(max(1, scene.config.known_rounds // INTERVALS))
         scene.config = replace(scene.config, checkpoint_every=every)
         scene.flags = (*scene.flags, "--checkpoint-every", every)
 

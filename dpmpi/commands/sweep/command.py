@@ -34,8 +34,9 @@ from dpmpi.runtime.output.results import read_sweep_directory, text_table
 def is_done(path: Path, run: SweepRun, ranks: int) -> bool:
     """Return whether a directory holds the finished result of this very run."""
     try:
-        found = json.loads((path / "summary.json").read_text(encoding="utf-8"))["ranks"]
-        return bool(found == ranks and from_values({"config": path / "config.toml"}).digest() == run.config.digest())
+        found = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        known = {found.get("asked"), from_values({"config": path / "config.toml"}).digest()}
+        return bool(found["ranks"] == ranks and run.config.digest() in known)
     except (OSError, ValueError, KeyError, TypeError, DpmpiError):
         return False
 

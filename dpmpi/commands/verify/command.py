@@ -167,7 +167,7 @@ def verify(path: Path, roster: Path | None = None) -> list[Replay]:
 
 
 def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config, keys: Path | None) -> list[Replay]:
-    if len(summary["per_rank"]) != summary["ranks"] or summary["ranks"] < 1 or summary["rounds"] != config.rounds:
+    if len(summary["per_rank"]) != summary["ranks"] or summary["ranks"] < 1 or summary["rounds"] != config.known_rounds:
         raise ConfigError(f"{directory.path}: the summary does not fit its own figures or the configuration")
     if summary["batch"] != config.batch:
         config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})

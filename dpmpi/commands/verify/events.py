@@ -72,7 +72,7 @@ class Facts:
         starts = self.ledgers[name].starts
         if until is not None:
             starts = tuple(one for one in starts if one.incarnation < until.incarnation)
-        last = self.settings.config.rounds if until is None else until.after
+        last = self.settings.rounds if until is None else until.after
         rounds: list[int] = []
         for one, end in zip(starts, [*(later.after for later in starts[1:]), last], strict=True):
             members = self.members(one)

@@ -109,7 +109,7 @@ def pattern_of(plan: Plan) -> Pattern:
     active, overhead = max(1, plan.active[busiest]), plan.settings.messages.overhead
     pattern = tuple((audience, size + overhead, times / active) for audience, size, times in plan.sent(busiest))
     sampled = None if isinstance(schedule, StaticSchedule) else schedule.edges_per_round
-    return Pattern(config.graph, schedule.size, config.seed, config.rounds, sampled, pattern)
+    return Pattern(config.graph, schedule.size, config.seed, plan.rounds, sampled, pattern)
 
 
 def seconds(pattern: Pattern, ranks: int, work: float, fitted: Fit, hosts: Hosts) -> float | None:

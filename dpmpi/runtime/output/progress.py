@@ -183,18 +183,18 @@ def watch(
     config, graph = plan.config, plan.schedule.graph
     shown = shown and not config.quiet
     progress = Progress(
-        config.rounds,
+        plan.rounds,
         shown=shown,
         completed=completed,
         as_json=config.log_json,
         live=live,
-        bytes_a_round=plan.bytes() / config.rounds if shown else None,
+        bytes_a_round=plan.bytes() / plan.rounds if shown else None,
     )
     progress.tell(
         "start",
         algorithm=config.algorithm,
         ranks=graph.size,
-        rounds=config.rounds,
+        rounds=plan.rounds,
         completed=completed,
         dimension=plan.dimension,
         graph=graph.name,

@@ -37,7 +37,7 @@ TRAFFIC = (
     *("bytes_sent", "bytes_received"),
 )
 """What is counted of a rank and each of its peers."""
-FIGURES = ("objective", "accuracy", "consensus_error", "error", "rank_error")
+FIGURES = ("objective", "accuracy", "rank_accuracy", "consensus_error", "error", "rank_error")
 """What an evaluation finds."""
 
 
@@ -135,8 +135,9 @@ def summarise(
         "dpmpi": __version__,
         "run": job.run,
         "algorithm": config.algorithm,
+        "asked": (job.settings.typed or config).digest(),
         "ranks": len(ranks),
-        "rounds": config.rounds,
+        "rounds": job.plan.rounds,
         "dimension": job.plan.dimension,
         "batch": config.batch,
         "graph": {"name": graph.name, "edges": len(graph.edges), "beta": schedule.beta()},
@@ -146,7 +147,7 @@ def summarise(
         "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
         "started": started if shared else None,
         "wall_seconds": wall if shared else None,
-        "rounds_per_second": None if training is None else config.rounds / training,
+        "rounds_per_second": None if training is None else job.plan.rounds / training,
         "privacy": {
             "private": private and None not in epsilons,
             "calibration": config.calibration if config.epsilon is not None else None,
