@@ -42,6 +42,8 @@ def main(argv: Sequence[str]) -> int:
         action.add_argument("--out", required=True, metavar="FILE", help=names)
         action.add_argument("--seed", type=int, help="the shared seed: shuffles the rows (default: 0)")
         action.add_argument("--samples", type=int, metavar="N", help="use only so many rows in total")
+        deals = "who has which rows: even, sorted, dirichlet:ALPHA or sizes:A,B,... (default: even)"
+        action.add_argument("--deal", metavar="DEAL", help=deals)
         action.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True)
     flags, unknown = parser.parse_known_args(argv)
     if unknown:  # the action's own parser knows which flag was meant
@@ -101,8 +103,9 @@ def _write_table(flags: argparse.Namespace) -> None:
 
 
 def _write_adult(flags: argparse.Namespace) -> None:
-    if "{" in flags.out or flags.seed is not None or flags.samples is not None:
-        raise ConfigError("expected --ranks N with {rank}, --seed or --samples, found none: give it, or leave them out")
+    if "{" in flags.out or any(getattr(flags, name) is not None for name in ("seed", "samples", "deal")):
+        wanted = "expected --ranks N with {rank}, --seed, --samples or --deal"
+        raise ConfigError(f"{wanted}, found none: give it, or leave them out")
     rows = write_adult(Adult.parse(flags.folder, SourceOptions(normalize=flags.normalize)), Path(flags.out))
     print(f"{rows} rows of {len(FEATURE_NAMES)} columns: {flags.out}", file=sys.stderr)
 
@@ -112,7 +115,7 @@ def _write_shards(flags: argparse.Namespace) -> None:
     if flags.ranks < 1 or seed < 0:
         raise ConfigError(f"expected --ranks >= 1 and --seed >= 0, found {flags.ranks} and {seed}")
     spec = f"adult:{flags.folder}" if flags.action == "adult" else flags.source
-    given = {"samples": flags.samples, "normalize": flags.normalize, "loss": flags.loss}
+    given = {"samples": flags.samples, "normalize": flags.normalize, "loss": flags.loss, "deal": flags.deal or "even"}
     source = parse_source(spec, test_fraction=0.0, seed=seed, **given)
 
     def progress(done: int) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpmpi.data.source import deal
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
 from dpmpi.privacy.groups import GROUPS, group_epsilon
@@ -179,10 +178,7 @@ def _surveyed(settings: Settings, ranks: int) -> tuple[list[int], int]:
     survey = settings.source.survey()
     if survey is None:
         raise ConfigError("plan cannot see the shards: give --samples-per-rank N and --dimension M")
-    training = settings.source.training_rows(survey)
-    if training < ranks:
-        raise ConfigError(f"{training} training rows are too few for {ranks} ranks")
-    return [len(deal(training, rank, ranks)) for rank in range(ranks)], settings.config.dimension or survey.features
+    return settings.source.shard_sizes(survey, ranks), settings.config.dimension or survey.features
 
 
 def _check(asked: Mapping[str, Any], dimension: int | None) -> None:

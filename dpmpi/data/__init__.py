@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpmpi.data.adult import Adult
+from dpmpi.data.dealing import Deal
 from dpmpi.data.libsvm import LibsvmFile
 from dpmpi.data.mean import Mean
 from dpmpi.data.shards import ShardFiles, write_shards
@@ -25,6 +26,7 @@ def parse_source(
     seed: int,
     loss: str,
     dimension: int | None = None,
+    deal: str = "even",
 ) -> Source:
     """Return the source that `spec` names, e.g. `synthetic[:options]`, `libsvm:PATH` or `shards:PATTERN`."""
     name, _, text = spec.partition(":")
@@ -37,6 +39,6 @@ def parse_source(
         raise ConfigError(f"expected --data mean for --loss mean, found {name}: take points in a cube, or another loss")
     if test_fraction is None:  # a shard that is not evaluated needs all its rows for training; a mean has no accuracy
         test_fraction = 0.0 if SOURCES[name].private or name == "mean" else 0.1
-    options = SourceOptions(samples, normalize, test_fraction, seed, loss, dimension)
+    options = SourceOptions(samples, normalize, test_fraction, seed, loss, dimension, Deal.parse(deal))
     options.check()
     return SOURCES[name].parse(text, options)

@@ -117,15 +117,10 @@ class Adult(FileSource):
             raise DataError(f"{self.path}: expected complete records in {FILES[0]}, found none: download it anew")
         return Survey(rows, len(FEATURE_NAMES), (-1.0, 1.0), rows * len(FEATURE_NAMES))
 
-    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
-        """Read the rows of `rank`: permuted by the shared seed, cut to `samples`, the last of these held out."""
-        [shard] = self.load_many(survey, [rank], size)
-        return shard
-
     def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
         """Read the rows of several ranks in one pass."""
         survey = survey or self.survey()
-        dealt = [self.deal(survey, rank, size) for rank in ranks]
+        dealt = self.deal(survey, ranks, size)
         matrix, labels = self._read(survey.rows, np.concatenate([mine for mine, _ in dealt]))
         shards, first = [], 0
         for mine, n in dealt:
@@ -141,6 +136,19 @@ class Adult(FileSource):
         matrix, labels = self._read(rows, np.arange(rows))
         return Dense(matrix), labels
 
+    def file_labels(self, survey: Survey) -> Array:
+        """Read the label of every complete record, and nothing else of it."""
+        found = [_label(path, number, line.rpartition(b",")[2]) for path, number, line in _complete_lines(self.path)]
+        self._check_unchanged(survey.rows, len(found))
+        return np.array(found)
+
+    def _check_unchanged(self, rows: int, found: int) -> None:
+        if found != rows:
+            raise DataError(
+                f"{self.path}: expected the {rows} complete records of the first pass, found {found}: the files "
+                "changed while in use"
+            )
+
     def _read(self, rows: int, wanted: Positions) -> tuple[Array, Array]:
         """Return the records numbered `wanted`, in that order, out of `rows` complete ones."""
         place = np.full(rows, -1)
@@ -152,11 +160,7 @@ class Adult(FileSource):
         for row, (path, number, line) in enumerate(_complete_lines(self.path)):
             if row < rows and (here := places[row]) >= 0:
                 numbers[here], columns[here], labels[here] = _record(path, number, line)
-        if row + 1 != rows:
-            raise DataError(
-                f"{self.path}: expected the {rows} complete records of the first pass, found {row + 1}: the files "
-                "changed while in use"
-            )
+        self._check_unchanged(rows, row + 1)
         matrix = np.zeros((len(wanted), len(FEATURE_NAMES)))
         matrix[:, _NUMBER_COLUMNS] = np.minimum(numbers / _MAXIMA, 1.0)  # (1)
         np.put_along_axis(matrix, columns, 1.0, axis=1)  # (2)
@@ -226,6 +230,11 @@ def _record(path: Path, number: int, line: bytes) -> tuple[list[int], list[int],
                 f"found {shown_bytes(cells[k])}{close}: mend or drop the record"
             )
         columns.append(column)
-    if (label := _LABELS.get(cells[-1].removesuffix(b"."))) is None:  # adult.test ends its lines with a period
-        raise DataError(f"{path}:{number}: expected >50K or <=50K as label, found {shown_bytes(cells[-1])}")
-    return numbers, columns, label  # (4)
+    return numbers, columns, _label(path, number, cells[-1])
+
+
+def _label(path: Path, number: int, cell: bytes) -> float:
+    cell = cell.strip()
+    if (label := _LABELS.get(cell.removesuffix(b"."))) is None:  # adult.test ends its lines with a period
+        raise DataError(f"{path}:{number}: expected >50K or <=50K as label, found {shown_bytes(cell)}")
+    return label  # (4)

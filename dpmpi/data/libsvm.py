@@ -2,7 +2,8 @@
 
 Files are read as streams, plain or compressed (.gz, .bz2, .xz). One rank's `survey` learns the sizes and the label
 values. Every rank then reads the file once more and parses only the lines that are its own: the rows are numbered
-0 ... N-1, permuted by the shared seed, cut to the first `samples`, and the last of these are held out.
+0 ... N-1, permuted by the shared seed, cut to the first `samples`, and the last of these are held out. If labels decide
+who gets which rows, a rank reads all labels first: one more pass, of which it keeps a number a row.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dpmpi.core import Array
 from dpmpi.data.file_reading import MOST_FEATURES, numbered_lines, shown_bytes
 from dpmpi.data.source import FileSource, Shard, Survey, signs
 from dpmpi.errors import DataError
-from dpmpi.problem.rows import Csr, Dense, Rows, scale_rows, take
+from dpmpi.problem.rows import Csr, Dense, Positions, Rows, scale_rows, take
 
 _MAX_INDEX = 2**31 - 1
 _DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
@@ -56,10 +57,21 @@ class LibsvmFile(FileSource):
         _check_found(self.path, rows, features)
         return Survey(rows, features, tuple(sorted(labels)), nonzeros)
 
-    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
-        """Read the rows of `rank`, in the order of the permutation."""
+    def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
+        """Read the rows of several ranks, one pass for each."""
         survey = survey or self.survey()
-        mine, n = self.deal(survey, rank, size)
+        return [self._read(survey, mine, n) for mine, n in self.deal(survey, ranks, size)]
+
+    def file_labels(self, survey: Survey) -> Array:
+        """Read the label of every line, and nothing else of it."""
+        labels = array(
+            "d", (_label(self.path, number, line.split(None, 1)[0]) for number, line in data_lines(self.path))
+        )
+        _check_unchanged(self.path, survey, len(labels))
+        return np.asarray(labels)
+
+    def _read(self, survey: Survey, mine: Positions, n: int) -> Shard:
+        """Read the rows numbered `mine`, in that order; the first `n` are training rows."""
         in_file = np.argsort(mine)
         found, labels = read_rows(self.path, survey, mine[in_file].tolist())
         if self.options.binary:
@@ -99,10 +111,8 @@ def read_rows(path: Path, survey: Survey | None = None, wanted: Sequence[int] | 
         columns.extend(indices)
         values.extend(numbers)
         ends.append(len(columns))
-    if survey and row + 1 != survey.rows:
-        raise DataError(
-            f"{path}: expected the {survey.rows} rows of the first pass, found {row + 1}: the file changed while in use"
-        )
+    if survey:
+        _check_unchanged(path, survey, row + 1)
     zero_based = np.asarray(columns)
     dimension = survey.features if survey else int(zero_based.max(initial=0))
     _check_found(path, row + 1, dimension)
@@ -117,6 +127,13 @@ def to_dense(rows: Rows) -> Dense:
     matrix = np.zeros((rows.count, rows.dimension))
     matrix[np.repeat(np.arange(rows.count), np.diff(rows.indptr)), rows.indices] = rows.data
     return Dense(matrix)
+
+
+def _check_unchanged(path: Path, survey: Survey, rows: int) -> None:
+    if rows != survey.rows:
+        raise DataError(
+            f"{path}: expected the {survey.rows} rows of the first pass, found {rows}: the file changed while in use"
+        )
 
 
 def _check_found(path: Path, rows: int, features: int) -> None:

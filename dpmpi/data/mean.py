@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.source import GeneratedSource, Shard, Survey, check_dealt, deal
+from dpmpi.data.source import GeneratedSource, Shard, Survey
 from dpmpi.errors import ConfigError
 from dpmpi.problem.rows import Dense
 from dpmpi.rng import public_generator
@@ -68,14 +68,18 @@ class Mean(GeneratedSource):
                 f"mean: expected no test fraction, as a mean has no accuracy, found {fraction}: leave it out"
             )
 
+        if self.options.deal.by_label:
+            kind = self.options.deal.kind
+            raise ConfigError(f"mean: expected --deal even or sizes for points without labels, found {kind}")
+
     def survey(self) -> Survey:
         """Return the sizes, which are known without looking."""
         return Survey(self.samples, self.dimension, (), self.samples * self.dimension)
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Generate the rows of `rank`; their labels are zeros, which nobody uses."""
-        check_dealt(self.samples, size, "mean")
-        rows = self._generate(deal(self.samples, rank, size))
+        part = self.parts(survey or self.survey(), size)[rank]
+        rows = self._generate(range(part[0], part[-1] + 1))  # without labels all deals are of consecutive rows
         return Shard(Dense(rows), np.zeros(len(rows)), Dense(np.empty((0, self.dimension))), np.empty(0))
 
     def _generate(self, wanted: range) -> Array:

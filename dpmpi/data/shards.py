@@ -44,6 +44,10 @@ class ShardFiles(Source):
         shard_path(text, 0)
         if options.samples is not None:
             raise ConfigError(f"expected no samples for shards, used whole, found {options.samples}: leave it out")
+        if options.deal.kind != "even":
+            raise ConfigError(
+                f"expected no --deal for shards, which are dealt already, found {options.deal.kind}: leave it out"
+            )
         return cls(options, text)
 
     def training_rows(self, survey: Survey) -> int:

@@ -1,19 +1,15 @@
 """Where records come from. A rank reads or generates its own rows and no others.
 
 A source is asked in two steps. `survey()` runs on one rank, whose answer everybody gets; `load(survey, rank, size)`
-runs on every rank. Which rows are held out, and in which order the rows are dealt out, depends on the shared seed and
-not on the rank count: with n training rows and s ranks, rank i has the rows
-
-    floor(i n / s) ... floor((i+1) n / s) - 1                                                                      (1)
-
-of one global order, so that the shards laid end to end are the same data for every s. Test rows are dealt out alike.
+runs on every rank. Which rows are held out, and the global order of the others, depends on the shared seed and not on
+the rank count. `dealing` says which training rows fall to which rank; test rows are dealt out evenly.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.data.dealing import EVEN, Deal, Part, evenly, pick
 from dpmpi.errors import ConfigError, DataError, nearest
 from dpmpi.problem.rows import Csr, Dense, Positions, Rows
 from dpmpi.rng import public_generator
@@ -88,6 +85,8 @@ class SourceOptions:
     loss: str = "hinge"
     dimension: int | None = None
     """The number of features of shards that do not say it themselves."""
+    deal: Deal = EVEN
+    """Which training rows fall to which rank."""
 
     @property
     def binary(self) -> bool:
@@ -100,6 +99,10 @@ class SourceOptions:
             raise ConfigError(f"expected at least 1 sample, found {self.samples}")
         if not 0.0 <= self.test_fraction < 1.0:
             raise ConfigError(f"expected a test fraction of at least 0 and below 1, found {self.test_fraction}")
+        if self.deal.kind == "dirichlet" and not self.binary:
+            raise ConfigError(
+                f"expected classes for --deal dirichlet, found real labels (--loss {self.loss}): take --deal sorted"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +124,29 @@ class Source:
         """Return the survey that every rank needs for `load`, called on one rank; None where nobody may look."""
         return None
 
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        return self.name
+
     def training_rows(self, survey: Survey) -> int:
-        """Return how many training rows all ranks have together."""
+        """Return how many training rows there are to deal out."""
         raise NotImplementedError
+
+    def training_labels(self, survey: Survey) -> Array:
+        """Return the labels of all training rows in the global order, for deals by label."""
+        raise NotImplementedError
+
+    def parts(self, survey: Survey, size: int) -> list[Part]:
+        """Return which training rows each of `size` ranks has, as positions in the global order."""
+        count, deal = self.training_rows(survey), self.options.deal
+        check_dealt(count, size, self.title)
+        labels = self.training_labels(survey) if deal.by_label else None
+        return deal.parts(count, labels, size, self.options.seed)
+
+    def shard_sizes(self, survey: Survey, size: int) -> list[int]:
+        """Return how many training rows each of `size` ranks has."""
+        return [len(part) for part in self.parts(survey, size)]
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Return the rows of `rank`."""
@@ -192,22 +215,44 @@ class FileSource(Source):
             raise ConfigError(f"expected at least the {total} samples asked for, found that {found}")
         return total - held_out(total, self.options.test_fraction)
 
-    def deal(self, survey: Survey, rank: int, size: int) -> tuple[Positions, int]:
-        """Return the positions of a rank's rows, training rows first, and how many of them are training rows.
+    @property
+    def title(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
+        """Read the rows of `rank`."""
+        [shard] = self.load_many(survey, [rank], size)
+        return shard
+
+    def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
+        """Read the rows of several ranks of one process, with as few passes over the files as memory allows."""
+        raise NotImplementedError
+
+    def file_labels(self, survey: Survey) -> Array:
+        """Return the labels of all rows in the order of the files."""
+        raise NotImplementedError
+
+    def training_labels(self, survey: Survey) -> Array:
+        """Return the labels of all training rows in the global order; it takes one more pass over the files."""
+        return self.file_labels(survey)[self._order(survey)[: self.training_rows(survey)]]
+
+    def deal(self, survey: Survey, ranks: Sequence[int], size: int) -> list[tuple[Positions, int]]:
+        """Return the positions of each rank's rows, training rows first, and how many of them are training rows.
 
         The rows of a file are permuted by the shared seed and cut to `samples`; the last of these are held out.
         """
-        trains = self.training_rows(survey)
-        check_dealt(trains, size, str(self.path))
-        order = public_generator(self.options.seed, "shuffle").permutation(survey.rows)
-        train, test = deal(trains, rank, size), deal((self.options.samples or survey.rows) - trains, rank, size)
-        mine = np.concatenate([order[train.start : train.stop], order[trains + test.start : trains + test.stop]])
-        return mine, len(train)
+        order, trains, parts = self._order(survey), self.training_rows(survey), self.parts(survey, size)
+        tests = (self.options.samples or survey.rows) - trains
+        dealt = []
+        for rank in ranks:
+            test = evenly(tests, rank, size)
+            mine = np.concatenate([pick(order, parts[rank]), order[trains + test.start : trains + test.stop]])
+            dealt.append((mine, len(parts[rank])))
+        return dealt
 
-
-def deal(count: int, rank: int, size: int) -> range:
-    """Return the positions (1) that fall to `rank`."""
-    return range(rank * count // size, (rank + 1) * count // size)
+    def _order(self, survey: Survey) -> Positions:
+        return public_generator(self.options.seed, "shuffle").permutation(survey.rows)
 
 
 def check_dealt(count: int, size: int, what: str) -> None:

@@ -11,6 +11,14 @@ standard deviation d_j = j^-decay,
 decay = 0 is the hardest case for private learning: all directions matter alike. Real data have a few strong directions
 and many weak ones, as decay = 0.5 does.
 
+With skew = S > 0 shards differ in their features: training row r of n, and test row n + r of n tests, is moved by where
+it lies in the global order, around a circle that two standard normal vectors c, c' span,
+
+    u = (r + 1/2) / n,   g_j <- g_j + S (c_j cos(2 pi u) + c'_j sin(2 pi u))                                     (8)
+
+before (1). S = 1 moves a row as far as it is long. Rows half a turn apart are moved in opposite directions, so that all
+rows together have mean zero, and on a ring of ranks the differences are those that mixing takes longest to even out.
+
 With zipf > 0 the rows are documents, as the columns of RCV1 are words: frequencies fall by the law of Zipf and
 Mandelbrot, and one topic runs through the vocabulary, which half of the words speak for (w_j = +1), the others against
 (w_j = -1). A document has s standard normal, how much it is for the topic, and with k words
@@ -23,21 +31,24 @@ and the label that (2) to (4) give to s. (7) is term frequency times inverse doc
 the likelihood of s is exp(topic s D) / Z(s)^k, D the words for minus those against: y = +1 is the likelier the larger D
 is, so the best classifier is linear in which words occur. It errs on documents that are hardly for or against.
 
-Row r and its label are a function of (seed, r) and of these options only. They are drawn in blocks of 128 rows, each
-with its own generator, and a block is computed in tiles whose shape depends on nothing but the row length: the same
-bits come out whichever rank asks for the row, and nothing is ever larger than a tile besides the shard itself.
+Row r and its label are a function of (seed, r) and of these options only, for skew > 0 also of how many rows there are.
+They are drawn in blocks of 128 rows, each with its own generator, and a block is computed in tiles whose shape depends
+on nothing but the row length: the same bits come out whichever rank asks for the row, and nothing is ever larger than a
+tile besides the shard itself (a block and all labels, where labels decide who has which rows).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.source import GeneratedSource, Shard, SourceOptions, Survey, check_dealt, deal, held_out
+from dpmpi.data.dealing import Part, evenly
+from dpmpi.data.source import GeneratedSource, Shard, SourceOptions, Survey, held_out
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.problem.rows import Csr, Dense, Positions, Rows
 from dpmpi.rng import public_generator
@@ -51,7 +62,7 @@ _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, 
 
 @dataclass(frozen=True, slots=True)
 class Synthetic(GeneratedSource):
-    """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0,zipf=0,shift=0,topic=0.5`.
+    """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0,skew=0,zipf=0,shift=0,topic=0.5`.
 
     `samples` counts training rows; `shift` and `topic` belong to documents, zipf > 0.
     """
@@ -63,6 +74,7 @@ class Synthetic(GeneratedSource):
     density: float = 1.0
     flip: float = 0.05
     decay: float = 0.0
+    skew: float = 0.0
     zipf: float = 0.0
     shift: float = 0.0
     topic: float = 0.5
@@ -92,15 +104,15 @@ class Synthetic(GeneratedSource):
                 raise ConfigError(f"synthetic: expected {name} >= 1, found {getattr(self, name)}")
         if not 0.0 < self.density <= 1.0:
             raise ConfigError(f"synthetic: expected a density above 0 and at most 1, found {self.density}")
-        for name, top in (("flip", 0.5), ("decay", 4.0), ("zipf", 4.0), ("shift", 1e5)):
+        for name, top in (("flip", 0.5), ("decay", 4.0), ("skew", 100.0), ("zipf", 4.0), ("shift", 1e5)):
             if not 0.0 <= getattr(self, name) <= top:
                 raise ConfigError(f"synthetic: expected {name} in 0 ... {top:g}, found {getattr(self, name)}")
         if not 0.0 < self.topic <= 4.0:
             raise ConfigError(f"synthetic: expected a topic above 0 and at most 4, found {self.topic}")
-        if self.zipf and (self.density == 1.0 or self.decay):
+        if self.zipf and (self.density == 1.0 or self.decay or self.skew):
             raise ConfigError(
-                f"synthetic: expected a density below 1 and no decay for documents (zipf={self.zipf:g}), "
-                f"found density={self.density:g}, decay={self.decay:g}: change them, or leave zipf out"
+                f"synthetic: expected a density below 1, no decay and no skew for documents (zipf={self.zipf:g}), "
+                f"found density={self.density:g}, decay={self.decay:g}, skew={self.skew:g}: change them, or drop zipf"
             )
 
     @property
@@ -121,40 +133,59 @@ class Synthetic(GeneratedSource):
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Generate the rows of `rank`; the test rows are the ones after all training rows."""
-        check_dealt(self.samples, size, "synthetic")
-        test = deal(self.tests, rank, size)
-        train_rows, train_labels = self._generate(deal(self.samples, rank, size))
-        test_rows, test_labels = self._generate(range(self.samples + test.start, self.samples + test.stop))
-        return Shard(train_rows, train_labels, test_rows, test_labels)
+        [shard] = self.load_many(survey, [rank], size)
+        return shard
 
-    def _generate(self, wanted: range) -> tuple[Rows, Array]:
+    def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
+        """Generate the rows of several ranks; where labels decide who has which rows, all rows are generated once."""
+        parts = self.parts(survey or self.survey(), size)
+        shards = []
+        for rank in ranks:
+            test = evenly(self.tests, rank, size)
+            tests = self._generate(range(self.samples + test.start, self.samples + test.stop))
+            shards.append(Shard(*self._generate(parts[rank]), *tests))
+        return shards
+
+    def training_labels(self, survey: Survey) -> Array:
+        """Generate all training rows, a block at a time, and keep their labels."""
+        blocks = (range(first, min(first + _BLOCK, self.samples)) for first in range(0, self.samples, _BLOCK))
+        kind = self._kind()
+        return np.concatenate([self._draw(block, kind).labels for block in blocks])
+
+    def _generate(self, wanted: Part) -> tuple[Rows, Array]:
         """Return the rows with the global numbers `wanted` and their labels."""
-        sparse, k = self.density < 1.0, self.nonzeros
-        values, labels = np.empty((len(wanted), k)), np.empty(len(wanted))
-        columns = np.empty((len(wanted), k if sparse else 0), np.intp)
-        kind = _Documents(self) if self.zipf else _Records(self)
-        height = min(_BLOCK, 1 << (max(1, _TILE_NUMBERS // k).bit_length() - 1))
-        spare = _Tile(np.empty((height, k)), np.empty((height, columns.shape[1]), np.intp), np.empty(height))
-        for block in range(wanted.start // _BLOCK, -(-wanted.stop // _BLOCK) if wanted else 0):
-            draw = public_generator(self.options.seed, "rows", block)
-            noise = self._label_noise(block)
-            for first in range(0, _BLOCK, height):
-                start = block * _BLOCK + first - wanted.start  # where the tile lies in this rank's arrays
-                if start >= len(wanted):
-                    break
-                inside = start >= 0 and start + height <= len(wanted)
-                here = slice(start, start + height)
-                tile = _Tile(values[here], columns[here], labels[here]) if inside else spare
-                self._label(tile, kind.fill(tile, draw), noise[first : first + height])
-                if not inside and start + height > 0:
-                    overlap = slice(max(start, 0), start + height)
-                    for whole, part in ((values, tile.values), (columns, tile.columns), (labels, tile.labels)):
-                        target = whole[overlap]
-                        target[...] = part[overlap.start - start :][: len(target)]
-        if not sparse:
-            return Dense(values), labels
-        indptr = np.arange(len(wanted) + 1, dtype=np.intp) * k
-        return Csr(indptr, columns.reshape(-1), values.reshape(-1), self.features), labels
+        found = self._draw(wanted, self._kind())
+        if self.density == 1.0:
+            return Dense(found.values), found.labels
+        indptr = np.arange(len(wanted) + 1, dtype=np.intp) * self.nonzeros
+        return Csr(indptr, found.columns.reshape(-1), found.values.reshape(-1), self.features), found.labels
+
+    def _kind(self) -> _Documents | _Records:
+        return _Documents(self) if self.zipf else _Records(self)
+
+    def _draw(self, wanted: Part, kind: _Documents | _Records) -> _Tile:
+        """Draw the rows with the global numbers `wanted`, tile by tile."""
+        width = self.nonzeros if self.density < 1.0 else 0
+        height = min(_BLOCK, 1 << (max(1, _TILE_NUMBERS // self.nonzeros).bit_length() - 1))
+        found, spare = (
+            _Tile(np.empty((rows, self.nonzeros)), np.empty((rows, width), np.intp), np.empty(rows))
+            for rows in (len(wanted), height)
+        )
+        numbers = np.arange(wanted.start, wanted.stop) if isinstance(wanted, range) else wanted
+        places = np.argsort(numbers, kind="stable")
+        numbers = numbers[places]
+        for block in np.unique(numbers // _BLOCK).tolist():
+            draw, noise = public_generator(self.options.seed, "rows", block), self._label_noise(block)
+            first, last = block * _BLOCK, numbers[np.searchsorted(numbers, (block + 1) * _BLOCK) - 1]
+            for start in range(first, int(last) + 1, height):
+                low, high = np.searchsorted(numbers, (start, start + height))
+                here = places[low:high]
+                inside = len(here) == height and bool(np.all(np.diff(here) == 1))
+                tile = found.part(slice(here[0], here[0] + height)) if inside else spare
+                self._label(tile, kind.fill(tile, draw, start), noise[start - first :][:height])
+                if not inside:
+                    found.put(here, tile, numbers[low:high] - start)
+        return found
 
     def _label(self, tile: _Tile, score: Array, noise: Array) -> None:
         """Label the rows of a tile by their scores s."""
@@ -181,6 +212,15 @@ class _Tile:
     columns: Positions
     labels: Array
 
+    def part(self, rows: slice) -> _Tile:
+        """Return a view of some rows."""
+        return _Tile(self.values[rows], self.columns[rows], self.labels[rows])
+
+    def put(self, places: Positions, other: _Tile, rows: Positions) -> None:
+        """Copy some rows of another tile to `places`."""
+        self.values[places], self.columns[places] = other.values[rows], other.columns[rows]
+        self.labels[places] = other.labels[rows]
+
 
 def _scale(rows: Array, features: int) -> None:
     """Scale the rows to norm 1, in place."""
@@ -200,18 +240,31 @@ class _Records:
         d = None if source.decay == 0.0 else np.arange(1.0, source.features + 1.0) ** -source.decay
         self.w, self.d = w, d
         self.gain = math.sqrt(source.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
+        self.skew, self.samples, self.tests = source.skew, source.samples, source.tests
+        circle = public_generator(source.options.seed, "skew")
+        self.circle = circle.standard_normal((2, source.features if source.skew else 0)) * source.skew
 
-    def fill(self, tile: _Tile, draw: np.random.Generator) -> Array:
-        """Draw the rows of a tile; return their s."""
+    def fill(self, tile: _Tile, draw: np.random.Generator, first: int) -> Array:
+        """Draw the rows of a tile, numbered from `first`; return their s."""
         for row in tile.columns if self.sparse else ():
             row[:] = draw.choice(self.features, len(row), replace=False, shuffle=False)
             row.sort()
         a = draw.standard_normal(out=tile.values)
+        if self.skew:
+            for c, weight in zip(self.circle, self._place(first, len(a)), strict=True):
+                a += (c[tile.columns] if self.sparse else c) * weight[:, np.newaxis]  # (8)
         if self.d is not None:
             a *= self.d[tile.columns] if self.sparse else self.d
         _scale(a, self.features)  # (1)
         s = np.einsum("ij,ij->i", a, self.w[tile.columns]) if self.sparse else np.einsum("ij,j->i", a, self.w)
         return np.asarray(self.gain * s)
+
+    def _place(self, first: int, count: int) -> tuple[Array, Array]:
+        """Return cos(2 pi u) and sin(2 pi u) of rows numbered from `first`."""
+        r = np.arange(first, first + count)
+        trains = r < self.samples
+        u = (r - np.where(trains, 0, self.samples) + 0.5) / np.where(trains, self.samples, max(1, self.tests))
+        return np.cos(2.0 * math.pi * u), np.sin(2.0 * math.pi * u)
 
 
 class _Documents:
@@ -228,8 +281,8 @@ class _Documents:
         self.against = float(self.ends[np.count_nonzero(w < 0.0) - 1]) if w.min() < 0.0 else 0.0
         self.ends[-1] = math.inf  # whatever a draw is rounded to, it falls to a column
 
-    def fill(self, tile: _Tile, draw: np.random.Generator) -> Array:
-        """Draw the rows of a tile; return their s."""
+    def fill(self, tile: _Tile, draw: np.random.Generator, first: int) -> Array:
+        """Draw the rows of a tile, wherever it lies; return their s."""
         s = draw.standard_normal(len(tile.columns))
         for row, strength in zip(tile.columns, s, strict=True):
             row[:] = self._words(len(row), self.topic * float(strength), draw)

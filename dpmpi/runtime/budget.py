@@ -282,8 +282,8 @@ def check_ledger_owner(path: Path, key: LedgerKey, shard: Shard) -> int:
     if not shard.continues:
         raise ConfigError(
             f"the ledger {path} belongs to other rows: the shard has changed (then code it with data table "
-            "--continues), or --seed, --test-fraction, --samples or --normalize cut it differently, or the key beside "
-            "the ledger was lost"
+            "--continues), or --seed, --test-fraction, --samples, --deal or --normalize cut it differently, or the key "
+            "beside the ledger was lost"
         )
     known = _known_rows(path)
     if known is not None and known.isdisjoint(map(key.row_mark, shard.row_bytes())):

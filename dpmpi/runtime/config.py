@@ -53,6 +53,9 @@ class Config:
     test_fraction: float | None = _option(
         None, "rows held out for the accuracy (default: 0.1; 0 for shards and mean)", float, metavar="F", least=0
     )
+    deal: str = _option(
+        "even", "who has which rows of public data: even, sorted (by label), dirichlet:ALPHA or sizes:A,B,..."
+    )
 
     graph: str = _option(
         "ring", "ring, path, star, grid, torus, complete, erdos-renyi:p=.., random:edges=.. or file:PATH"

@@ -201,6 +201,7 @@ def _source(config: Config) -> Source:
         seed=config.seed,
         loss=config.loss,
         dimension=config.dimension,
+        deal=config.deal,
     )
 
 

@@ -9,7 +9,7 @@ from plans import plan_of
 
 from dpmpi.commands.sweep.file import read_sweep
 from dpmpi.commands.sweep.runs import make_runs
-from dpmpi.data.source import deal
+from dpmpi.data.dealing import evenly
 from dpmpi.errors import ConfigError
 from dpmpi.runtime.plan import noise_levels
 from dpmpi.runtime.settings import Settings
@@ -40,7 +40,7 @@ def size(config):
 def posed(config, ranks):
     """Return the run's problem."""
     training, dimension = size(config)
-    return plan_of(Settings.of(config), [len(deal(training, rank, ranks)) for rank in range(ranks)], dimension)
+    return plan_of(Settings.of(config), [len(evenly(training, rank, ranks)) for rank in range(ranks)], dimension)
 
 
 def test_there_are_experiments():

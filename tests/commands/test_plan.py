@@ -152,7 +152,7 @@ def test_without_a_measurement_the_seconds_are_left_out(capsys, monkeypatch):
     [
         (["--noise", "1"], "--ranks N"),
         (["--ranks", "3", "--data", "shards:x-{rank}.npz"], "--samples-per-rank"),
-        (["--ranks", "300", "--data", "synthetic:samples=100,features=7"], "too few"),
+        (["--ranks", "300", "--data", "synthetic:samples=100,features=7"], "each of 300 ranks, found 100"),
         (["--ranks", "3", "--samples-per-rank", "0"], "must lie in"),
         (["--ranks", "3", "--samples-per-rank", "100", "--epsilon", "1", "--delta", "0.1"], "--allow-large-delta"),
         ([*TINY, "--cores-per-host", "4"], "for --predict: add it"),

@@ -30,7 +30,7 @@ FIGURE = "VIOLATION: a figure of the process tells the records apart"
 REFUTED = "the claim is refuted: the rank tells more than it allows"
 CONSISTENT = "consistent: which is not evidence of privacy"
 
-_DATA = ("data", "samples", "normalize", "test-fraction", "loss", "evaluate", "reference")
+_DATA = ("data", "samples", "normalize", "test-fraction", "deal", "loss", "evaluate", "reference")
 MADE_UP = (*_DATA, "budget", "ledger", "quiet", "log-json", "checkpoint-every", "resume")
 """Flags of a run about its data, its ledger and its output, of which an audit makes its own."""
 POINTS = ("one-shot",)
