@@ -7,12 +7,12 @@ smaller class (1/2 if nobody says), tau how far the settings go (flow time) and 
     r = tau / tau*                 above 1 the noise of a score, tau L nu, outgrows what is learned   (2)
 
     mostly noise   F >= 1.26 or r >= 10                                                               (3)
-    weak           F >= 0.64 or r >= 5 or tau < 2 / pi^3 (it stops while all are of the larger class) (4)
+    weak           F >= 0.64, or tau < 2/pi^3 with r < 0.1 and pi < 0.45                              (4)
     good           otherwise                                                                          (5)
 
-The third part of (4) needs a declared share. What would do: nu falls as 1/N in the records and as 1/mu in the Gaussian
-DP of (epsilon, delta), so (1) is solved for N, and for epsilon by mu. The constants were fitted on simulated runs
-(docs/experiments/defaults.md): a guide, not a theorem.
+The second part of (4) is a run that stops while it still puts all records into the larger, declared class. What would
+do: nu falls as 1/N in the records and as 1/mu in the Gaussian DP of (epsilon, delta), so (1) is solved for N, and for
+epsilon by mu. The constants were fitted on simulated runs (docs/experiments/defaults.md): a guide, not a theorem.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Word = Literal["good", "weak", "mostly noise"]
 
 WEAK_NOISE, MOST_NOISE = 0.64, 1.26
 """F of (4) and (3)."""
-WEAK_FLOW, MOST_FLOW = 5.0, 10.0
-"""r of (4) and (3)."""
-SHORTEST_FLOW = 2.0
-"""tau pi^3 of (4)."""
+MOST_FLOW = 10.0
+"""r of (3)."""
+SHORT_FLOW, SHORT_PART, SMALL_CLASS = 2.0, 0.1, 0.45
+"""tau pi^3, r and pi of the second part of (4)."""
 ZERO_MODEL = {"logistic": math.log(2.0), "hinge": 1.0}
 """The mean loss of the model 0."""
 
@@ -85,12 +85,12 @@ def verdict(figures: Figures) -> Verdict:
     word: Word = "good"
     if F >= MOST_NOISE or r >= MOST_FLOW:
         word = "mostly noise"  # (3)
-    elif F >= WEAK_NOISE or r >= WEAK_FLOW or early:
+    elif F >= WEAK_NOISE or early:
         word = "weak"  # (4)
     records, epsilon = _enough(figures, F)
-    parts = [f"expect {'a ' if word != 'mostly noise' else ''}{word}{' model' if word != 'mostly noise' else ''}"]
-    parts[0] += f": {_noise(figures)}"
-    if r >= WEAK_FLOW:
+    expected = word if word == "mostly noise" else f"a {word} model"
+    parts = [f"expect {expected}: {_noise(figures)}"]
+    if r >= MOST_FLOW:
         parts.append(
             f"these settings go {r:.3g} times as far as the noise allows (flow {figures.flow:.3g}, derived "
             f"{figures.advised:.3g}): leave them to auto"
@@ -134,10 +134,10 @@ def worse_than_nothing(loss: str, objective: float) -> str | None:
 
 
 def _stops_early(figures: Figures) -> bool:
-    """Return whether the third part of (4) holds."""
-    if figures.flow is None or figures.share is None:
+    """Return whether the second part of (4) holds."""
+    if figures.flow is None or figures.share is None or figures.share >= SMALL_CLASS:
         return False
-    return figures.flow < SHORTEST_FLOW / figures.share**3
+    return figures.flow < SHORT_FLOW / figures.share**3 and overshoot(figures) < SHORT_PART
 
 
 def _enough(figures: Figures, F: float) -> tuple[int | None, float | None]:

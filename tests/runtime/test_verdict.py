@@ -33,7 +33,7 @@ def test_more_records_and_a_larger_epsilon_are_never_worse():
 def test_more_columns_rarer_classes_and_longer_ways_are_never_better():
     assert words(figures(1500, m=m) for m in (5, 5000, 500_000)) == [0, 1, 2]
     assert words(figures(share=share) for share in (0.5, 0.2, 0.05)) == [0, 0, 2]
-    assert words(figures(flow=r * 50.0, advised=50.0) for r in (0.01, 1.0, 6.0, 60.0)) == [0, 0, 1, 2]
+    assert words(figures(flow=r * 50.0, advised=50.0) for r in (0.01, 1.0, 9.0, 11.0)) == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize("share", [None, 0.3])
@@ -63,7 +63,7 @@ def test_a_run_that_stops_before_a_rare_class_shows_is_weak():
     assert verdict(replace(rare, share=None)).word == "good"
 
 
-@pytest.mark.parametrize("N", [100, 300, 700])
+@pytest.mark.parametrize("N", [100, 300, 500])
 def test_what_would_do_does(N):
     before = figures(N)
     found = verdict(before)
