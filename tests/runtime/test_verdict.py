@@ -1,0 +1,110 @@
+"""The verdict before a run: its thresholds, what it names, and that what would do does."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from dpmpi.errors import ConfigError
+from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.runtime.verdict import MOST_NOISE, WEAK_NOISE, Figures, hardness, verdict, worse_than_nothing
+
+ORDER = ("good", "weak", "mostly noise")
+
+
+def figures(N=10_000, epsilon=1.0, m=100, n=20, **more):
+    nu = 2 * math.sqrt(n) / (N * gdp_mu(epsilon, 1e-5))
+    return Figures(n, N, N // n, m, 0.5, nu, epsilon=epsilon, **more)
+
+
+def words(many):
+    return [ORDER.index(verdict(each).word) for each in many]
+
+
+def test_more_records_and_a_larger_epsilon_are_never_worse():
+    by_records = words(figures(N) for N in (100, 200, 300, 500, 700, 2000, 100_000))
+    by_epsilon = words(figures(500, epsilon) for epsilon in (0.1, 0.2, 0.7, 1.0, 2.0, 5.0, 20.0))
+    for found in (by_records, by_epsilon):
+        assert found == sorted(found, reverse=True)
+        assert set(found) == {0, 1, 2}
+
+
+def test_more_columns_rarer_classes_and_longer_ways_are_never_better():
+    assert words(figures(1500, m=m) for m in (5, 5000, 500_000)) == [0, 1, 2]
+    assert words(figures(share=share) for share in (0.5, 0.2, 0.05)) == [0, 0, 2]
+    assert words(figures(flow=r * 50.0, advised=50.0) for r in (0.01, 1.0, 9.0, 11.0)) == [0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_the_words_change_at_the_thresholds(share):
+    unit = hardness(replace(figures(share=share), nu=1.0))
+    at = [replace(figures(share=share), nu=F / unit) for F in (0.99 * WEAK_NOISE, 1.01 * WEAK_NOISE, 1.01 * MOST_NOISE)]
+    assert words(at) == [0, 1, 2]
+
+
+def test_the_flagship_of_the_first_edition_is_mostly_noise_before_it_starts():
+    """dp-dda, hinge, 2000 records of 100 columns, epsilon 0.2 in the sum: it ended at objective 13, zeros have 1."""
+    nu = 2 * math.sqrt(20 / 19) / (2000 * gdp_mu(0.2, 1e-5))
+    assert nu == pytest.approx(0.0177, rel=0.06)
+    flagship = Figures(20, 2000, 100, 100, 1.0, nu, flow=1000.0, advised=17.0, epsilon=0.2)
+    found = verdict(flagship)
+    assert found.word == "mostly noise"
+    assert "58.8 times" in found.line
+    assert "auto" in found.line
+    assert verdict(replace(flagship, flow=17.0)).word == "good"  # the settings are at fault, not the noise
+    assert worse_than_nothing("hinge", 13.0) is not None
+
+
+def test_a_run_that_stops_before_a_rare_class_shows_is_weak():
+    rare = figures(1_000_000, share=0.1, flow=400.0, advised=13_333.0)
+    assert verdict(rare).word == "weak"
+    assert verdict(replace(rare, flow=13_333.0)).word == "good"
+    assert verdict(replace(rare, share=None)).word == "good"
+
+
+@pytest.mark.parametrize("N", [100, 300, 500])
+def test_what_would_do_does(N):
+    before = figures(N)
+    found = verdict(before)
+    assert found.word != "good"
+    records, epsilon = found.figures["records_that_would_do"], found.figures["epsilon_that_would_do"]
+    assert verdict(figures(records)).word == "good"
+    assert verdict(figures(int(records * 0.85))).word != "good"  # two digits, no more than needed
+    assert verdict(figures(N, epsilon)).word == "good"
+    assert verdict(figures(N, 0.85 * epsilon)).word != "good"
+    assert f"{records:,} records" in found.line
+    assert f"epsilon {epsilon:.2g}" in found.line
+
+
+def test_the_line_names_noise_smallest_rank_and_dimension():
+    found = verdict(figures(10_000, m=1234))
+    assert found.word == "good"
+    assert "would do" not in found.line
+    for number in (
+        "1,234 columns",
+        "500 on the smallest rank",
+        f"{found.figures['noise_of_mean_gradient']:.2g} in each",
+    ):
+        assert number in found.line
+
+
+def test_without_noise_nothing_is_too_far():
+    assert verdict(replace(figures(), nu=0.0, flow=1e6, advised=1.0)).word == "good"
+
+
+def test_an_objective_above_that_of_zeros_is_called_that():
+    assert worse_than_nothing("logistic", 0.69) is None
+    assert "0.6931" in str(worse_than_nothing("logistic", 0.70))
+    assert [worse_than_nothing(loss, 1.5) is None for loss in ("hinge", "squared")] == [False, True]
+
+
+@pytest.mark.parametrize("wrong", [{"ranks": 0}, {"nu": -1.0}, {"share": 0.7}, {"clip": 0.0}])
+def test_figures_that_no_run_has_are_refused(wrong):
+    with pytest.raises(ConfigError, match="expected"):
+        verdict(replace(figures(), **wrong))
+
+
+def test_the_pairs_of_neighbouring_words_are_adjacent():
+    steps = pairwise(words(figures(N) for N in range(100, 4000, 50)))
+    assert all(0 <= a - b <= 1 for a, b in steps)
