@@ -61,6 +61,7 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
         "payload_bytes": payload,
         "bytes": None if payload is None else plan.bytes(),
         "derived": plan.derivation(),
+        "verdict": None if dimension is None or (expected := plan.verdict()) is None else expected.line,
     }
 
 
@@ -121,6 +122,8 @@ def show(plan: dict[str, Any]) -> str:
         rows["of one person"] = ", ".join(f"{k} records: epsilon {value:.3g}" for k, value in groups.items())
     if plan["derived"] is not None:
         rows["derived"] = plan["derived"]
+    if plan["verdict"] is not None:
+        rows["verdict"] = plan["verdict"]
     if claim is not None:
         trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
         rows["theorem claims"] = f"{claim:.4g}{trust}"

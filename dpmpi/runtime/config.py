@@ -79,6 +79,14 @@ class Config:
         "records: every record counts alike; ranks: every rank, however few records it has",
         choices=("records", "ranks"),
     )
+    smaller_class: float | None = _option(
+        None,
+        "the share of the smaller class, if it is public: for what to expect, nothing else",
+        float,
+        metavar="P",
+        above=0,
+        most=0.5,
+    )
     batch: str = _option(
         "full", "full, 1 (one uniform record), B (Poisson of expected size B), fixed:B or auto", metavar="B"
     )

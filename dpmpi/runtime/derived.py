@@ -36,6 +36,8 @@ FLOW = {"hinge": 0.35, "squared": 0.25, "mean": 0.25}
 """The part of tau, (4), where it is not all. A loss of curvature 1 takes a fourth of the way of one of 1/4."""
 FARTHEST = 1e6
 """The flow without noise."""
+FARTHEST_MOMENTUM = 8.0 * 100**2 / 6.0
+"""How far `momentum` goes at most."""
 LONGEST_STEP = 8.0
 """For a loss without smoothness."""
 USUAL_ROUNDS = 100

@@ -19,8 +19,9 @@ from dpmpi.problem.local_problem import LocalProblem, MeanProblem
 from dpmpi.problem.rows import Rows
 from dpmpi.rng import PrivateStream
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.derived import derivation, derive, weights
+from dpmpi.runtime.derived import FARTHEST_MOMENTUM, derivation, derive, flow_time, noise_rate, weights
 from dpmpi.runtime.settings import Settings
+from dpmpi.runtime.verdict import Figures, Verdict, verdict
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,29 @@ class Plan:
     def derivation(self) -> str | None:
         """Return what was derived of the settings, in words; None if everything was given."""
         return derivation(self.settings, self.method.counts(self.terms(0)))
+
+    def verdict(self) -> Verdict | None:
+        """Return what to expect of the run; None without noise or classes."""
+        config, L = self.config, self.lipschitz
+        nu = noise_rate(self.settings, self.records, L)
+        if not nu or not self.settings.classifies:
+            return None
+        flows = [self.method.flow(self.terms(rank)) for rank in range(self.ranks)]
+        return verdict(
+            Figures(
+                ranks=self.ranks,
+                records=sum(self.records),
+                smallest=min(self.records),
+                dimension=self.dimension,
+                clip=L,
+                nu=nu,
+                share=config.smaller_class,
+                flow=max((flow for flow in flows if flow is not None), default=None),
+                advised=min(flow_time(config.loss, L, nu, self.dimension), FARTHEST_MOMENTUM),
+                epsilon=config.epsilon,
+                delta=config.delta or 1e-5,
+            )
+        )
 
     def check(self) -> None:
         """Raise `ConfigError` for what the records, the method or the way to speak do not allow."""

@@ -66,8 +66,9 @@ class AcceleratedMixing(Method):
         return max(1, math.ceil(math.acosh(self.shrinkage(terms)) / math.acosh(1.0 / terms.mixing) - _ROUNDING))  # (2)
 
     def counts(self, terms: Terms) -> dict[str, int]:
-        """Return K, if it is derived."""
-        return {"mixes": self.mixes_per_release(terms)} if self.mixes is None else {}
+        """Return K, if it is derived and not 1."""
+        K = self.mixes_per_release(terms)
+        return {"mixes": K} if self.mixes is None and K > 1 else {}
 
     def mixes_at_the_end(self, terms: Terms) -> int:
         """Return the number of closing mixes; 0 where the ranks agree anyway."""

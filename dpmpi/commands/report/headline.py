@@ -36,11 +36,20 @@ def warnings_of_runs(groups: Sequence[Group]) -> list[str]:
         for lost in filter(None, (run.summary.get("lost") for run in group.runs)):
             ranks = ", ".join(map(str, lost))
             said.append((f"{group.label}: rank {ranks} was lost on the way, and the others went on.", "warn"))
+        for text, count in Counter(text for run in group.runs for text in _expectations(run)).items():
+            said.append((f"{group.label}: {text}" + (f" ({count} runs)" if count > 1 else ""), "warn"))
         stopped = {r["rank"] for run in group.runs for r in run.summary["per_rank"] if r.get("stopped") is not None}
         if stopped:
             spent_by = f"{group.label}: the budget of {page.counted(len(stopped), 'rank')} was spent before the end."
             said.append((f"{spent_by} They went on without their data.", "warn"))
     return _warnings(said, groups)
+
+
+def _expectations(run: Run) -> list[str]:
+    """Return what was to be expected of a run, unless it is a good model, and what it turned out to be."""
+    told = run.summary.get("verdict") or {}
+    before = told.get("line") if told.get("word") not in (None, "good") else None
+    return [text for text in (before, told.get("afterwards")) if text]
 
 
 def warnings_of_sweep(sweep: SweepResult) -> list[str]:

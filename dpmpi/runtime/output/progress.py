@@ -190,6 +190,11 @@ def watch(
         live=live,
         bytes_a_round=plan.bytes() / plan.rounds if shown else None,
     )
+    expected, derived = plan.verdict(), plan.derivation()
+    if shown and not config.log_json and not completed:
+        for line in (f"derived: {derived}" if derived else None, expected and expected.line):
+            if line:
+                say(line)
     progress.tell(
         "start",
         algorithm=config.algorithm,
@@ -198,6 +203,8 @@ def watch(
         completed=completed,
         dimension=plan.dimension,
         graph=graph.name,
+        derived=derived,
+        verdict=expected and expected.word,
         results=results,
     )
     return progress

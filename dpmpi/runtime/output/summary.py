@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ from dpmpi.runtime.cost.fit import load
 from dpmpi.runtime.cost.model import own_cost, pattern_of
 from dpmpi.runtime.engine import Seat
 from dpmpi.runtime.evaluation import Evaluation
+from dpmpi.runtime.verdict import worse_than_nothing
 
 if TYPE_CHECKING:
     from dpmpi.problem.optimum import Optimum
@@ -135,6 +136,8 @@ def summarise(
         "dpmpi": __version__,
         "run": job.run,
         "algorithm": config.algorithm,
+        "derived": job.plan.derivation(),
+        "verdict": _verdict(job, evaluation),
         "asked": (job.settings.typed or config).digest(),
         "ranks": len(ranks),
         "rounds": job.plan.rounds,
@@ -213,6 +216,15 @@ def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: f
     return own_cost(pattern_of(job.plan), ranks, hosts, training, fitted)
 
 
+def _verdict(job: Job, evaluation: Evaluation | None) -> dict[str, Any] | None:
+    """Return what was to be expected, and whether the model turned out worse than none at all."""
+    expected = job.plan.verdict()
+    worse = None if evaluation is None else worse_than_nothing(job.config.loss, evaluation.objective)
+    if expected is None:
+        return None if worse is None else {"word": None, "line": None, "afterwards": worse}
+    return expected.figures | {"line": expected.line, "afterwards": worse}
+
+
 def closing(summary: dict[str, Any], directory: Path, config: Config) -> str:
     """Return the last output of a run: the table, only where the results are, or a JSON object.
 
@@ -237,6 +249,9 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("objective", _number(summary["objective"], ".6g")),
         ("suboptimality", _number(summary["suboptimality"], ".3e")),
         ("accuracy", _number(summary["accuracy"], ".4f")),
+        ("ranks' own", _number(summary["rank_accuracy"], ".4f")),
+        ("expected", _expected(summary["verdict"])),
+        ("WARNING", (summary["verdict"] or {}).get("afterwards")),
         ("relative error", _number(summary["error"], ".3e")),
         ("consensus error", _number(summary["consensus_error"], ".3e")),
         ("privacy", _privacy(privacy)),
@@ -255,6 +270,11 @@ def table(summary: dict[str, Any], directory: Path) -> str:
     )
     lines = [f"  {name:<17} {value}" for name, value in rows if value is not None]
     return "\n".join([title, *lines])
+
+
+def _expected(told: Mapping[str, Any] | None) -> str | None:
+    """Return what was to be expected, where it is not a good model."""
+    return None if told is None or told["word"] in (None, "good") else str(told["line"]).removeprefix("expect ")
 
 
 def _lost(ranks: Sequence[int]) -> str | None:
