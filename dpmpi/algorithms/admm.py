@@ -52,6 +52,7 @@ from dpmpi.core import Agent, Planned, Query, Steps, Terms
 class Admm(LocalMinimisation):
     """Consensus ADMM with exact minimisation; noise, if any, on the iterate."""
 
+    usual_rounds: ClassVar[int] = 10
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian", "spherical-laplace", "laplace")
 
     def releases(self, terms: Terms) -> Iterable[Planned]:
@@ -78,4 +79,5 @@ class Admm(LocalMinimisation):
 class PvpAdmm(Admm):
     """Primal variable perturbation [ZZ17]: noise with density ~ exp(-|.|/b) on the iterate."""
 
+    usual_rounds: ClassVar[int] = 1
     mechanisms: ClassVar[tuple[str, ...]] = ("spherical-laplace", "laplace", "gaussian")

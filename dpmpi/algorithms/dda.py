@@ -68,6 +68,8 @@ class State:
 class DpDda(AcceleratedMixing):
     """Dual averaging with weights a_t = t and constant gamma, which suit a strongly convex h [LJS22]."""
 
+    usual_rounds: ClassVar[int] = 500
+    settles: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True
 
     weighting: Literal["linear", "constant"] = hyperparameter("linear", "a_t = t or a_t = 1")

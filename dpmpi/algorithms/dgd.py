@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -36,6 +36,8 @@ CONSENSUS_HELP = "the last rounds, of consensus alone; default a third"
 @dataclass(frozen=True)
 class DpDgd(ConsensusDescent):
     """Noisy consensus gradient descent, then consensus [SKD]."""
+
+    usual_rounds: ClassVar[int] = 200
 
     step: float | None = hyperparameter(None, STEP_HELP, minimum=0.0)
     step_decay: Literal["auto", "harmonic", "sqrt", "constant"] = hyperparameter(

@@ -61,6 +61,7 @@ class State:
 class DpAdmm(Averaging):
     """Linearised ADMM around a common centre [HHG19]."""
 
+    usual_rounds: ClassVar[int] = 200
     state: ClassVar[Any] = State
     asks: ClassVar[tuple[Asked, ...]] = ("sum",)
 

@@ -10,6 +10,7 @@ A round is (1) and (2) of `bases/objective_perturbation.py`, where its privacy i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dpmpi.algorithms.bases.consensus_admm import State
 from dpmpi.algorithms.bases.objective_perturbation import ObjectivePerturbation
@@ -19,6 +20,8 @@ from dpmpi.core import Agent, Steps
 @dataclass(frozen=True)
 class DvpAdmm(ObjectivePerturbation):
     """Dual variable perturbation [ZZ17]."""
+
+    usual_rounds: ClassVar[int] = 1
 
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run (1) and (2)."""

@@ -29,6 +29,7 @@ from dpmpi.errors import ConfigError
 class HmvDgd(ConsensusDescent):
     """Consensus gradient descent with geometric steps and noise [HMV]."""
 
+    usual_rounds: ClassVar[int] = 40
     mechanisms: ClassVar[tuple[str, ...]] = ("laplace", "gaussian")
 
     step: float | None = hyperparameter(None, STEP_HELP, minimum=0.0)

@@ -66,6 +66,7 @@ class State(admm.State):
 class IpAdmm(admm.ConsensusAdmm):
     """Multi-step linearised ADMM [HG20]."""
 
+    usual_rounds: ClassVar[int] = 8
     state: ClassVar[Any] = State
 
     inner_steps: int = hyperparameter(10, "gradient steps between two exchanges", minimum=1)

@@ -71,6 +71,8 @@ class State:
 class Momentum(AcceleratedMixing):
     """Heavy ball in the dual, with accelerated mixing."""
 
+    usual_rounds: ClassVar[int] = 100
+    settles: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True
 
     mixes: int | None = hyperparameter(None, MIXES_HELP, minimum=1)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Facts, Method, Mix, Planned, Steps, Terms, public
+from dpmpi.core import Agent, Array, Method, Mix, Planned, Steps, Terms, public
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of released means"
@@ -37,12 +37,10 @@ class State:
 class OneShot(Method):
     """One release, then consensus."""
 
+    usual_rounds: ClassVar[int] = 500
+    settles: ClassVar[bool] = False
     state: ClassVar[Any] = State
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian", "laplace", "spherical-laplace")
-
-    def fitting_rounds(self, facts: Facts) -> int:
-        """Return as many rounds of consensus as a sparse graph of some twenty ranks takes."""
-        return 500
 
     def check(self, terms: Terms) -> None:
         """Refuse losses whose gradient at one point does not tell the minimiser."""

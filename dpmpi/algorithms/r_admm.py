@@ -38,6 +38,7 @@ class State(admm.State):
 class RAdmm(ObjectivePerturbation):
     """Recycled ADMM [ZKL19]."""
 
+    usual_rounds: ClassVar[int] = 2
     state: ClassVar[Any] = State
 
     eta: float | None = hyperparameter(None, admm.ETA_HELP, minimum=0.0)

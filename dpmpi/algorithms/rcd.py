@@ -44,7 +44,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmpi.core import Agent, Array, Asked, Exchanges, Method, Planned, Query, Steps, Sum, Terms, hyperparameter
+from dpmpi.core import Agent, Array, Asked, Exchanges, Facts, Method, Planned, Query, Steps, Sum, Terms, hyperparameter
 from dpmpi.errors import ConfigError
 
 
@@ -74,6 +74,10 @@ class Rcd(Method):
     curvature: float | None = hyperparameter(
         None, "M^: a step is 1/M^ long; derived: the smoothness, which is always enough", minimum=0.0
     )
+
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return ten passes."""
+        return 10 * -(-facts.dimension // self.coordinates)
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for incomplete graphs, random batches, domains, and losses without curvature."""

@@ -148,6 +148,10 @@ class Method:
     """What kinds of requests it makes."""
     adds_up: ClassVar[bool] = False
     """Whether releases enter through the sum over all ranks alone, so that noise may be inside of it."""
+    usual_rounds: ClassVar[int] = 100
+    """How many rounds to run, if nobody says."""
+    settles: ClassVar[bool] = True
+    """Whether it goes to the optimum, and not only as far as its steps are meant to."""
     testifies: ClassVar[bool] = False
     """Whether the method tells a `Witness` what its outputs gave away."""
 
@@ -157,11 +161,15 @@ class Method:
 
     def fitting_rounds(self, facts: Facts) -> int:
         """Return how many rounds to run, if nobody says."""
-        return 300
+        return self.usual_rounds
 
     def fitting_penalty(self, facts: Facts) -> str:
-        """Return the penalty, if nobody says; by default none: what is not reached in all rounds is not learned."""
-        return "none"
+        """Return the penalty, if nobody says.
+
+        None for a method that stops on its way, as far as the noise allows. One that settles at the optimum is held
+        back by an l2 weight of 1/flow: gradient flow for so long, and the optimum under that weight, are alike.
+        """
+        return f"l2:{four_digits(1.0 / facts.flow):g}" if self.settles else "none"
 
     def fitted(self, facts: Facts) -> Self:
         """Return the method with hyperparameters that are not given derived; by default it derives them as it goes."""
