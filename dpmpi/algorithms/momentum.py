@@ -86,7 +86,7 @@ class Momentum(AcceleratedMixing):
 
     def fitted(self, facts: Facts) -> Self:
         """Return the method with beta and eta by (8) and (9), where they are not given."""
-        beta = four_digits(max(0.0, 1.0 - 6.0 / facts.rounds)) if self.beta is None else self.beta
+        beta = max(0.0, 1.0 - four_digits(6.0 / facts.rounds)) if self.beta is None else self.beta
         eta = four_digits(min(facts.longest_step, (1.0 - beta) * facts.flow / facts.rounds))
         return replace(self, beta=beta, eta=eta if self.eta is None else self.eta)
 

@@ -244,7 +244,8 @@ class Trainer:
         def write_model() -> None:
             if job.leads:
                 summary.update(summarise(job, told, self._evaluation, self._optimum, self._started, wall))
-                directory.write_model(x, rows, job.config.algorithm, job.config.digest())
+                constant = job.settings.constant
+                directory.write_model(x, rows, constant, job.config.algorithm, job.config.digest())
 
         def write_summary() -> None:
             if job.leads:

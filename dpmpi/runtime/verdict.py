@@ -163,6 +163,6 @@ def _noise(figures: Figures) -> str:
     """Return the noise, the smallest rank and the dimension in words."""
     whole = figures.nu * math.sqrt(figures.dimension)
     return (
-        f"over the whole run the mean gradient has noise {whole:.2g} times the clip in {figures.dimension:,} columns "
-        f"({figures.nu:.2g} in each), {figures.records:,} records, {figures.smallest:,} on the smallest rank"
+        f"noise of the mean gradient {whole:.2g} of the clip, {figures.records:,} records, {figures.smallest:,} on the "
+        f"smallest rank, {figures.dimension:,} columns"
     )

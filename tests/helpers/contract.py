@@ -36,7 +36,8 @@ def flags_of(folder, name, *flags, data=".npz"):
     """Return the flags of a run in a folder of its own."""
     place = folder / name
     known = ["--data", f"shards:{place}/data-{{rank}}{data}", "--out", f"{place}/run", "--rounds", ROUNDS, "--quiet"]
-    known += ["--graph", "complete", "--penalty", "l2:0.1", "--deadline", 60]
+    known += ["--graph", "complete", "--penalty", "l2:0.1", "--lipschitz", 1, "--intercept", "none", "--deadline", 60]
+    known += [] if "--algorithm" in flags else ["--algorithm", "dp-dda"]
     known += [] if "--epsilon" in flags else ["--noise", 0.5]
     return [
         str(flag).replace("{keys}", str(folder / "keys")).replace("{place}", str(place)) for flag in (*known, *flags)

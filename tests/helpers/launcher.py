@@ -13,9 +13,21 @@ from dpmpi.network.launcher import Launcher, OutOfTime
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 
 
+USUAL = ("--algorithm", "dp-dda", "--intercept", "none")
+"""One message a round, of as many numbers as there are features: what a run is started with that names no method."""
+
+
+def usual(arguments):
+    """Return the flags of a run, `USUAL` first unless they name a method, a file or a run."""
+    words = list(map(str, arguments))
+    named = any(word.startswith(("--algorithm", "--config", "--resume", "--help")) for word in words)
+    return words if named else [*USUAL, *words]
+
+
 def start(ranks, *arguments, program=("-m", "dpmpi.run"), ulfm=False):
     """Start `mpirun -n ranks python -m dpmpi.run arguments` in a process group of its own."""
-    words = [sys.executable, *map(str, program), *map(str, arguments)]
+    given = usual(arguments) if tuple(program) == ("-m", "dpmpi.run") else map(str, arguments)
+    words = [sys.executable, *map(str, program), *given]
     return Launcher.make(tolerant=ulfm).start(ranks, words, {"PYTHONUNBUFFERED": "1"})
 
 

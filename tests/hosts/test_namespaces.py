@@ -129,7 +129,7 @@ def test_a_host_that_is_cut_off_ends_the_run_by_the_deadline(tmp_path):
     deadline, run = 4, tmp_path / "run"
     # No shared disk: what the ranks on this host write is not seen by the others.
     apart = f"$DPMPI_HOSTS/enter node2 'mkdir /media/private/own && mount --bind /media/private/own {tmp_path}'"
-    flags = f"--rounds 1000000 --deadline {deadline}"
+    flags = f"--algorithm dp-dda --rounds 1000000 --deadline {deadline}"
     done = on_front(3, 2, apart + CUT, FLAGS=flags, RUN=run, CUT_AT=TO_THE_CUT, LEFT=0)
     assert done.code == 1
     ended = (run / "ended.txt").read_text().strip()

@@ -81,11 +81,8 @@ def test_the_line_names_noise_smallest_rank_and_dimension():
     found = verdict(figures(10_000, m=1234))
     assert found.word == "good"
     assert "would do" not in found.line
-    for number in (
-        "1,234 columns",
-        "500 on the smallest rank",
-        f"{found.figures['noise_of_mean_gradient']:.2g} in each",
-    ):
+    whole = found.figures["noise_of_mean_gradient"] * math.sqrt(1234)
+    for number in ("1,234 columns", "500 on the smallest rank", f"mean gradient {whole:.2g} of the clip"):
         assert number in found.line
 
 

@@ -18,6 +18,7 @@ Files are written to a temporary name first and renamed, so that a reader never 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -115,9 +116,17 @@ class RunDirectory:
         """Write summary.json."""
         self.write_text("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
-    def write_model(self, x: Array, x_rank: Array | None, algorithm: str, config: str) -> None:
-        """Write model.npz; `x_rank` is None where nobody sees a rank's own model."""
+    def write_model(self, x: Array, x_rank: Array | None, constant: float, algorithm: str, config: str) -> None:
+        """Write model.npz; `x_rank` is None where nobody sees a rank's own model.
+
+        With the constant c beside the features, the score of a record a is
+
+            (<a, x[:-1]> + c x[-1]) / sqrt(1 + c^2) = <a, coefficients> + intercept                        (1)
+        """
+        scale = 1.0 / math.hypot(1.0, constant)
         arrays: dict[str, Any] = {"x": x, "algorithm": np.array(algorithm), "config": np.array(config)}
+        arrays["coefficients"] = scale * x[:-1] if constant else x
+        arrays["intercept"] = np.array(scale * constant * x[-1] if constant else 0.0)
         with writing(self.path / "model.npz") as file:
             np.savez(file, **arrays if x_rank is None else arrays | {"x_rank": x_rank})
 
