@@ -9,8 +9,10 @@ Adjacency is replace-one. Which accountant certifies depends on the tally:
 Spherical Laplace noise has its exact loss distribution where the dimension is known (spherical_laplace.py).
 The discrete Gaussian of a shared sum is Gaussian noise of slightly less variance (discrete_gaussian.py).
 
-Laplace noise on vectors among others is priced both ways, and the smaller figure holds: the loss distributions know
-only that its L1 shift is worst in one coordinate, the Renyi divergence has its L2 sensitivity too.
+Laplace noise on vectors among others, or over sampled batches, is priced both ways, and the smaller figure holds: for
+all records the loss distributions know only that its L1 shift is worst in one coordinate, the Renyi divergence has its
+L2 sensitivity too. Over sampled batches the latter uses a general amplification theorem, and there is a second loss
+distribution, of the Gaussian noise that dominates it in L2.
 Where all releases are pure, the sum of their epsilons is taken if it is smaller; where delta is too small for loss
 distributions, Renyi divergence steps in. Budgets that are spent adaptively are the business of filters.py.
 """
@@ -26,9 +28,9 @@ from dpmpi.privacy.figure_cache import cached_figure, keep_figure
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.renyi import renyi_epsilon
-from dpmpi.privacy.spending import ReleaseGroup, Spending, per_coordinate, pure_sum, release_groups
+from dpmpi.privacy.spending import ReleaseGroup, Spending, has_sampled_vectors, per_coordinate, pure_sum, release_groups
 
-ACCOUNTANT = "4"
+ACCOUNTANT = "5"
 """Part of every cache key: to be raised whenever a figure could change."""
 
 
@@ -43,9 +45,12 @@ def rdp_epsilon(spending: Spending, delta: float) -> float:
 @lru_cache(maxsize=4096)
 def _composed(groups: tuple[ReleaseGroup, ...], delta: float) -> float:
     vectors = [group.coordinates > 1 for group in groups]
-    if all(vectors):
+    sampled = has_sampled_vectors(groups)
+    if all(vectors) and not sampled:
         return renyi_epsilon(groups, delta)
     epsilon = min(pure_sum(groups), pld_epsilon(per_coordinate(groups), delta))
+    if sampled:
+        epsilon = min(epsilon, pld_epsilon(per_coordinate(groups, sampled=False), delta))
     return epsilon if epsilon < math.inf and not any(vectors) else min(epsilon, renyi_epsilon(groups, delta))
 
 

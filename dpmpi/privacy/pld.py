@@ -16,6 +16,15 @@ gdp.py with mu = 1/z or, as an L1 shift is worst in one coordinate,
     Laplace:                delta_M(eps) = (1 - e^((eps - 1/z)/2))+                                    (3)
     any pure 1/z-DP:        delta_M(eps) = (e^(1/z) - e^eps)+ / (1 + e^(1/z))                          (4)
 
+Laplace noise on a vector whose L2 sensitivity is d times the scale gives away no more than a Gaussian release of
+mu = sqrt(pi/2) d between any two of p, q and r, (8) of renyi.py. That says nothing of the three together, so that the
+library's pair for Poisson batches does not stand in for it. But p and r differ by half of what p and q do there, and
+advanced joint convexity has the profile of p against (1-c) r + c q, c = e^eps/(1 + (e^eps - 1)/s), hence at most
+
+    delta(eps) = s ( (1-c) delta_mu/2 + c delta_mu )( log(1 + (e^eps - 1)/s) ),        eps >= 0         (5)
+
+with delta_mu of gdp.py; for fixed batches mu in place of mu/2, which is (1).
+
 Spherical Laplace noise in a known dimension has its exact loss distribution (spherical_laplace.py); elsewhere it is
 priced as (4).
 
@@ -32,37 +41,52 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.privacy.spending import ReleaseGroup, pure_epsilon
+from dpmpi.privacy.spending import GAUSSIAN_FACTOR, ReleaseGroup, pure_epsilon
 from dpmpi.privacy.spherical_laplace import RELATIVE_ERROR, loss_masses
 
 _MOST_POINTS = 2**18  # the finest grid has about this many
 _CONVERGED = 0.002
 
 
+def _gaussian_z(group: ReleaseGroup) -> float:
+    """Return the noise multiplier of a Gaussian release, or of the one that dominates Laplace noise on a vector."""
+    return group.z if group.noise == "gaussian" else group.z * math.sqrt(group.coordinates) / GAUSSIAN_FACTOR
+
+
 def _span(group: ReleaseGroup) -> float:
     """Return the loss of one release beyond which there is a mass of at most 1e-22."""
-    if group.noise != "gaussian":
+    if group.noise != "gaussian" and group.coordinates == 1:
         return pure_epsilon(group)
-    top = (0.5 + 10 * group.z) / group.z**2 + math.log(group.rate)
+    z = _gaussian_z(group)
+    top = (0.5 + 10 * z) / z**2 + math.log(group.rate)
     return top if group.rate == 1 else float(np.logaddexp(math.log1p(-group.rate), top))
 
 
 def _profile(group: ReleaseGroup, eps: Array) -> Array:
-    """Return delta(eps) of one release for eps >= 0, equations (1), (3), (4)."""
-    from scipy.special import erfcx, ndtr  # noqa: PLC0415 - ranks that need no profile do not pay for it
-
+    """Return delta(eps) of one release for eps >= 0, equations (1), (3), (4), (5)."""
     amplified = np.log1p(np.expm1(np.minimum(eps, 500)) / group.rate) + np.maximum(eps - 500, 0)
     if group.noise == "gaussian":
-        a, b = -amplified * group.z + 0.5 / group.z, -amplified * group.z - 0.5 / group.z
-        mills = math.sqrt(math.pi / 2) * (erfcx(np.maximum(-a, -5) / math.sqrt(2)) - erfcx(-b / math.sqrt(2)))
-        density = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
-        tail = ndtr(a) - density * math.sqrt(math.pi / 2) * erfcx(-b / math.sqrt(2))
-        profile = np.where(a > 5, tail, density * mills)  # as in gdp.py, without cancellation in either tail
+        profile = _gaussian_profile(group.z, amplified)
+    elif group.coordinates > 1:
+        z, c = _gaussian_z(group), np.exp(eps - amplified)
+        apart = _gaussian_profile(2 * z if group.kind == "poisson" else z, amplified)
+        profile = (1 - c) * apart + c * _gaussian_profile(z, amplified)  # (5)
     elif group.noise == "laplace":
         profile = -np.expm1(np.minimum(amplified - 1 / group.z, 0) / 2)  # (3)
     else:
         profile = -np.expm1(np.minimum(amplified - 1 / group.z, 0)) / (1 + math.exp(-1 / group.z))  # (4)
     return np.asarray(group.rate * profile)  # (1)
+
+
+def _gaussian_profile(z: float, eps: Array) -> Array:
+    """Return delta(eps) of Gaussian noise on all records, as in gdp.py, without cancellation in either tail."""
+    from scipy.special import erfcx, ndtr  # noqa: PLC0415 - ranks that need no profile do not pay for it
+
+    a, b = -eps * z + 0.5 / z, -eps * z - 0.5 / z
+    mills = math.sqrt(math.pi / 2) * (erfcx(np.maximum(-a, -5) / math.sqrt(2)) - erfcx(-b / math.sqrt(2)))
+    density = np.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+    tail = ndtr(a) - density * math.sqrt(math.pi / 2) * erfcx(-b / math.sqrt(2))
+    return np.asarray(np.where(a > 5, tail, density * mills))
 
 
 def _loss_distribution(group: ReleaseGroup, h: float, top: float) -> Any:

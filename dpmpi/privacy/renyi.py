@@ -2,7 +2,7 @@
 
 The certified figure for Laplace noise on vectors, or where delta is too small for loss distributions; elsewhere a check
 on them. Orders are taken from a grid; sampled Gaussian noise is bounded at integer orders only, by the moments of
-`_sampled_moments`.
+`_sampled_moments`, and so is sampled Laplace noise on vectors.
 
 Laplace noise of scale 1 has, for a shift t >= 0 (Mironov 2017, Prop. 6),
 
@@ -21,6 +21,18 @@ t0 = S/k and take a, b with a t0^2 + b t0 = D(t0), 2 a t0 + b = D'(t0). Then a t
 convex, and b t0 = 2 D(t0) - t0 D'(t0) >= 0 as D' is concave. Let r(t) = D(t) - a t^2 - b t: r' is concave with
 r'(0) = -b <= 0 and r'(t0) = 0, and r(0) = r(t0) = 0, so r falls, then rises to 0 at t0, then falls: r <= 0. Hence
 sum_i D(t_i) <= a |t|_2^2 + b |t|_1 <= a k t0^2 + b k t0 = k D(t0).
+
+For sampled batches the moments need E_r |p/r - 1|^j too, for Laplace noise moved by t, |t|_2 <= T. That of j = 2 is
+e^(D_2) - 1, which (7) bounds; the others are at most those of
+
+    a Gaussian moved by sqrt(pi/2) T deviations.                                                       (8)
+
+Proof. One coordinate is t_i-DP. The trade-off function of t-DP is made of the chords from (0, 1) to (c, c) to (1, 0),
+c = 1/(1 + e^t); that of a Gaussian moved by m is convex and goes through these points if Phi(-m/2) = c, so that it is
+below (Dong, Roth, Su 2022). m <= sqrt(pi/2) t, as Phi(sqrt(pi/8) t) >= 1/(1 + e^-t): both sides agree at t = 0 and at
+infinity, and the difference grows as long as 2 log cosh(t/2) >= pi t^2/16 and falls after, as 2 log cosh(t/2) / t^2
+falls from 1/4 to 0. The squares of the coordinates' m add up, to at most (pi/2) T^2. What is dominated in this sense is
+post-processing of what dominates (Blackwell), hence has the smaller divergence for every convex function.
 """
 
 from __future__ import annotations
@@ -31,10 +43,11 @@ from functools import lru_cache
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.privacy.spending import ReleaseGroup, pure_epsilon, pure_sum
+from dpmpi.privacy.spending import GAUSSIAN_FACTOR, ReleaseGroup, pure_epsilon, pure_sum
 
 _INTEGER_ORDERS = np.array([*range(2, 65), *range(72, 129, 8), *range(144, 257, 16), *range(320, 513, 64)], float)
 _ORDERS = 1.0 + np.geomspace(0.02, 2e4, 1200)
+_ALL_ORDERS = np.union1d(_ORDERS, _INTEGER_ORDERS)
 
 
 def _central_moments(d: float, j: Array) -> Array:
@@ -48,50 +61,85 @@ def _central_moments(d: float, j: Array) -> Array:
     return np.asarray(peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1) * 0.05 / math.sqrt(2 * math.pi)))
 
 
-def _moments(d: float, top: int, minkowski: bool) -> Array:
-    """Return log bounds of E_r |p/r - 1|^j, or with `minkowski` of E_r |(p-q)/r|^j by (4), j = 2 ... top."""
+def _gaussian_moments(d: float, top: int, minkowski: bool) -> Array:
+    """Return `_moments` of p = N(d, 1), r = N(0, 1)."""
     j, even = np.arange(2.0, top + 1), np.arange(2.0, top + 2, 2)
-    power = j * (j - 1) * d * d / 2
-    bounds = power + math.log(2) if minkowski else np.logaddexp(0.0, power)  # |a - b|^j <= a^j + b^j
-    central = _central_moments(d, even) + (even * math.log(2) if minkowski else 0.0)
+    return _moments(j * (j - 1) * d * d / 2, _central_moments(d, even), minkowski)
+
+
+def _laplace_moments(t: float, k: int, top: int, minkowski: bool) -> Array:
+    """Return `_moments` of Laplace noise whose shift is t in L2 and sqrt(k) t in L1 at most, by (7) and (8)."""
+    j, even = np.arange(2.0, top + 1), np.arange(2.0, top + 2, 2)
+    powers = (j - 1) * k * laplace_divergence(j, t / math.sqrt(k))
+    central = _central_moments(GAUSSIAN_FACTOR * t, even)
+    central[0] = min(central[0], powers[0] + math.log(-math.expm1(-powers[0])))
+    return _moments(powers, central, minkowski)
+
+
+def _moments(powers: Array, central: Array, minkowski: bool) -> Array:
+    """Return log bounds of E_r |p/r - 1|^j, or with `minkowski` of E_r |(p-q)/r|^j by (4), j = 2, 3 ...
+
+    `powers` are those of E_r (p/r)^j, `central` those of E_r |p/r - 1|^j for even j, up to one beyond the last power.
+    """
+    bounds = powers + math.log(2) if minkowski else np.logaddexp(0.0, powers)  # |a - b|^j <= a^j + b^j
+    central = central + (2 * np.arange(1, len(central) + 1) * math.log(2) if minkowski else 0.0)
     bounds[::2] = np.minimum(bounds[::2], central[: len(bounds[::2])])
-    bounds[1::2] = np.minimum(bounds[1::2], (central[:-1] + central[1:]) / 2)  # Cauchy-Schwarz
+    bounds[1::2] = np.minimum(bounds[1::2], ((central[:-1] + central[1:]) / 2)[: len(bounds[1::2])])  # Cauchy-Schwarz
     return np.asarray(bounds)
 
 
 @lru_cache(maxsize=1024)
-def _sampled_moments(z: float, rate: float, poisson: bool, top: int) -> Array:
-    """Return log bounds of E_Q |(p-q)/Q|^j, j = 2 ... top, of a sampled Gaussian release.
+def _sampled_moments(z: float, rate: float, poisson: bool, top: int, coordinates: int = 0) -> Array:
+    """Return log bounds of E_Q |(p-q)/Q|^j, j = 2 ... top, of a sampled release.
 
-    Let p, q be the output with either record in the batch and r without; P = (1-s) r + s p, Q = (1-s) r + s q. Then
+    It has Gaussian noise or, with `coordinates` k, Laplace noise on a vector, z in L2. Let p, q be the output with
+    either record in the batch and r without; P = (1-s) r + s p, Q = (1-s) r + s q. Then
 
         E_Q (P/Q)^alpha = 1 + sum_{j=2..alpha} C(alpha,j) s^j E_Q ((p-q)/Q)^j                          (1)
         E_Q |(p-q)/Q|^j <= (1-s) E_r |(p-q)/r|^j + s E_q |p/q - 1|^j            (joint convexity)      (2)
         E_Q |(p-q)/Q|^j <= (1-s)^(1-j) E_r |(p-q)/r|^j                          (Q >= (1-s) r)         (3)
         E_r |(p-q)/r|^j <= 2^j E_r |p/r - 1|^j  (Minkowski),  <= E_r (p/r)^j + E_r (q/r)^j             (4)
 
-    p and q are 1/z apart (in standard deviations); from r they are 1/(2z) for Poisson batches (a record adds at most
-    half of what replacing it can do) and 1/z for fixed ones. For even j the right hand sides are polynomials in p/r,
-    whose moments are E_r (p/r)^k = e^{k(k-1)d^2/2}; odd j follow by Cauchy-Schwarz. After Wang, Balle, Kasiviswanathan
-    2019.
+    p and q are 1/z apart (in units of the noise); from r they are 1/(2z) for Poisson batches (a record adds at most
+    half of what replacing it can do) and 1/z for fixed ones (r has another record in its place). For even j and
+    Gaussian noise the right hand sides are polynomials in p/r, whose moments are E_r (p/r)^k = e^{k(k-1)d^2/2}; odd j
+    follow by Cauchy-Schwarz. After Wang, Balle, Kasiviswanathan 2019, whose adjacency is replace-one as here, for draws
+    without replacement; what Zhu, Wang 2019 have for Poisson batches is about adding a record, the pair of p and r. P
+    and Q are for one draw of the other records; E_Q (P/Q)^alpha is jointly convex in P and Q, so that the bound holds
+    for their mixture over all draws.
     """
+
+    def moments(shift: float, minkowski: bool) -> Array:
+        if coordinates:
+            return _laplace_moments(shift, coordinates, top, minkowski)
+        return _gaussian_moments(shift, top, minkowski)
+
     j = np.arange(2.0, top + 1)
-    apart = _moments(1 / (2 * z) if poisson else 1 / z, top, True)
-    mixed = np.logaddexp(math.log1p(-rate) + apart, math.log(rate) + _moments(1 / z, top, False))  # (2)
+    apart = moments(1 / (2 * z) if poisson else 1 / z, True)
+    mixed = np.logaddexp(math.log1p(-rate) + apart, math.log(rate) + moments(1 / z, False))  # (2)
     return np.asarray(np.minimum(mixed, apart - (j - 1) * math.log1p(-rate)))  # (3)
 
 
 def _sampled_rdp(group: ReleaseGroup, orders: Array) -> Array:
-    """Return upper bounds of the Renyi divergences of a sampled Gaussian at integer orders, equation (1)."""
-    moments = _sampled_moments(group.z, group.rate, group.kind == "poisson", int(orders.max()))
-    log_factorial = np.array([math.lgamma(k + 1) for k in range(int(orders.max()) + 1)])
+    """Return upper bounds of the Renyi divergences of a sampled release at integer orders, equation (1)."""
+    top, k = int(orders.max()), group.coordinates if group.noise == "laplace" else 0
+    moments = _sampled_moments(group.z * math.sqrt(k or 1), group.rate, group.kind == "poisson", top, k)
+    log_factorial = np.array([math.lgamma(n + 1) for n in range(top + 1)])
     found = []
     for order in orders.astype(int):
         j = np.arange(2, order + 1)
         log_comb = log_factorial[order] - log_factorial[j] - log_factorial[order - j]
         power = np.logaddexp(0.0, np.logaddexp.reduce(log_comb + j * math.log(group.rate) + moments[: order - 1]))
-        found.append(min(float(power) / (order - 1), order / group.z / (2 * group.z)))
-    return np.array(found)
+        found.append(float(power) / (order - 1))
+    return np.asarray(np.minimum(np.array(found), _unsampled(group, orders)))
+
+
+def _unsampled(group: ReleaseGroup, orders: Array) -> Array:
+    """Return the divergences of a Gaussian or Laplace release on all records, which sampling does not raise."""
+    if group.noise == "gaussian":
+        return np.asarray(orders / group.z / (2 * group.z))
+    k = group.coordinates
+    return np.asarray(k * laplace_divergence(orders, 1 / group.z / k))  # (7)
 
 
 def exp_rest(x: Array) -> Array:
@@ -116,15 +164,17 @@ def divergences(group: ReleaseGroup, orders: Array) -> Array:
     """Return the Renyi divergences of one release."""
     if group.z == 0:
         return np.full(orders.shape, math.inf)
+    if group.noise in ("gaussian", "laplace") and group.kind == "full":
+        return _unsampled(group, orders)
     if group.noise == "gaussian":
-        if group.kind == "full":
-            return np.asarray(orders / (2 * group.z**2))
         return _sampled_rdp(group, orders)
     eps = pure_epsilon(group)
-    if group.noise == "laplace" and group.kind == "full":
-        return np.asarray(group.coordinates * laplace_divergence(orders, eps / group.coordinates))  # (7)
     power = np.logaddexp(orders * eps, (1 - orders) * eps) - np.logaddexp(0.0, eps)  # of (4) in pld.py
-    return np.asarray(np.minimum(power / (orders - 1), orders * eps * eps / 2))
+    pure = np.minimum(power / (orders - 1), orders * eps * eps / 2)
+    whole = np.isin(orders, _INTEGER_ORDERS)
+    if group.coordinates > 1 and np.any(whole):
+        pure[whole] = np.minimum(pure[whole], _sampled_rdp(group, orders[whole]))
+    return np.asarray(pure)
 
 
 def needs_integers(groups: tuple[ReleaseGroup, ...]) -> bool:
@@ -139,7 +189,8 @@ def epsilon_conversion(orders: Array, delta: float) -> Array:
 
 def composed_divergences(groups: tuple[ReleaseGroup, ...]) -> tuple[Array, Array]:
     """Return orders, and the Renyi divergences of all releases together at them."""
-    orders = _INTEGER_ORDERS if needs_integers(groups) else _ORDERS
+    sampled = any(group.kind != "full" and group.coordinates > 1 for group in groups)
+    orders = _INTEGER_ORDERS if needs_integers(groups) else _ALL_ORDERS if sampled else _ORDERS
     return orders, sum((group.times * divergences(group, orders) for group in groups), np.zeros_like(orders))
 
 

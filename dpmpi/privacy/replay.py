@@ -19,10 +19,21 @@ lower one a pair that two data sets attain (loss_sums.py composes both):
                               variance is smaller by 8 squared steps of the grid, and the deviation has 64 at least
     Laplace, one coordinate   Lap(0), Lap(t); sampled as (3) (upper), as (2) (lower)                              (4)
     Laplace, k coordinates    an L1 shift t whose L2 norm is at most t/sqrt(k): all in one coordinate, or Renyi
-                              divergence, whichever is less (upper); k shifts t/k (lower), sampled: one of t/sqrt(k)
+                              divergence, whichever is less (upper); k shifts t/k (lower)
+          sampled             as above with the theorem below, or (3) for a Gaussian moved by sqrt(pi/2) t/sqrt(k), as a
+                              coordinate moved by t_i is t_i-DP and hence sqrt(pi/2) t_i-Gaussian DP (upper); one shift
+                              of t/sqrt(k) (lower)
     spherical Laplace         L = sqrt(r^2 + 2 r t c + t^2) - r, r ~ Gamma(m), c the cosine of a random direction (5)
                               both, by quadrature over r; sampled, or with a loss from a minimisation on top: upper any
                               pure t-DP pair, lower nothing
+
+The Renyi divergence D of a sampled release, at integer orders alpha, follows from those on all records, D_j, and those
+between a batch with the record and one without, E_j (half of the shift for Poisson batches, all of it for others), as
+in Theorem 9 of Wang, Balle, Kasiviswanathan 2019, whose adjacency is replace-one:
+
+    e^((alpha-1) D) <= 1 + sum_{j=2..alpha} C(alpha,j) s^j ( (1-s) 2 e^((j-1) E_j) + s (e^((j-1) D_j) + 1) ),
+
+where the terms of j = 2 have 4 (e^E_2 - 1) and e^D_2 - 1, and 2 e^((j-1) E_j) / (1-s)^(j-1) may replace the bracket.
 """
 
 from __future__ import annotations
@@ -36,6 +47,17 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.loss_pairs import (
+    gaussian_loss,
+    gaussian_tails,
+    laplace_loss,
+    laplace_pair,
+    laplace_tails,
+    mirrored,
+    one_sided,
+    pure_tails,
+    spherical_loss,
+)
 from dpmpi.privacy.loss_sums import Loss, epsilon_bounds
 from dpmpi.privacy.spending import Spending
 
@@ -68,13 +90,26 @@ def replay(spending: Spending, delta: float, dimension: int | None = None, *, ex
         return Bounds(_pure(paired), _pure(spending), names)
     lower = epsilon_bounds(_merged(paired, +1, lambda event: _lower(event, dimension)), delta)[0]
     less = Counter({_continuous(event): count for event, count in spending.items()})
-    upper = epsilon_bounds(_merged(less, -1, lambda event: _upper(event, dimension, extra)), delta)[1]
+    tallies = [less] if (dominating := _dominating(less)) == less else [less, dominating]
+    losses = [_merged(one, -1, lambda event: _upper(event, dimension, extra)) for one in tallies]
+    upper = min(epsilon_bounds(one, delta)[1] for one in losses)
     return Bounds(lower, min(upper, _pure(spending), renyi_bound(less, delta)), names)
 
 
 def _continuous(event: ReleaseEvent) -> ReleaseEvent:
     """Return a Gaussian release that gives away at least as much as one of discrete noise."""
     return replace(event, scale=0.999 * event.scale) if event.noise == "discrete-gaussian" else event
+
+
+def _dominating(spending: Spending) -> Spending:
+    """Return the releases with Gaussian noise, drawn without replacement, for Laplace noise on sampled vectors."""
+    found: Counter[ReleaseEvent] = Counter()
+    for event, count in spending.items():
+        vector = event.noise == "laplace" and event.coordinates > 1 and _rate(event) < 1
+        shift = math.sqrt(math.pi / 2 / event.coordinates) * event.sensitivity
+        fixed = replace(event.sampling, kind="fixed")
+        found[ReleaseEvent("gaussian", event.scale, shift, fixed) if vector else event] += count
+    return found
 
 
 def _unpaired(event: ReleaseEvent, dimension: int | None, extra: bool) -> bool:
@@ -148,207 +183,42 @@ def _lower(event: ReleaseEvent, dimension: int | None) -> tuple[Loss, int]:
     return spherical_loss(t, dimension or 1), 1
 
 
-# --- pairs -----------------------------------------------------------------------------------------------------------
-
-
-def _quantile(p: float) -> float:
-    """Return an x with P(N(0,1) > x) <= p."""
-    return math.sqrt(-2 * math.log(p))
-
-
-def gaussian_loss(t: float, s: float) -> Loss:
-    """Return the loss of (2); with s = 1, of (1).
-
-    With u = e^(x t/2), k = s e^(-t^2/8) and y = e^l, the loss at x is l where (1-s+ku)/(1-s+k/u) = y.
-    """
-    from scipy.special import ndtr  # noqa: PLC0415 - slow
-
-    def place(loss: Array) -> Array:
-        """Return the x with that loss; the pair is its own mirror image."""
-        if s == 1:
-            return loss / t
-        y = np.exp(np.minimum(np.abs(loss), 700.0))
-        log_k = math.log(s) - t * t / 8
-        with np.errstate(divide="ignore"):
-            log_b = math.log1p(-s) + np.log(y - 1) - log_k  # u = (b + sqrt(b^2 + 4 y))/2, b = (1-s)(y-1)/k
-        log_u = log_b + np.log1p(np.sqrt(1 + 4 * np.exp(np.minimum(np.log(y) - 2 * log_b, 700.0)))) - math.log(2)
-        log_u = np.where(2 * log_b < np.log(y) - 690, np.log(y) / 2, log_u)
-        return np.asarray(np.sign(loss) * log_u * 2 / t)
-
-    def cdf(loss: Array) -> Array:
-        x = place(loss)
-        return np.asarray((1 - s) * ndtr(x) + s * ndtr(x - t / 2))
-
-    def reach(p: float) -> float:
-        x = _quantile(p / 2) + t / 2
-        top = x * t / 2 - t * t / 8
-        over, under = (
-            np.logaddexp(math.log1p(-s), math.log(s) + v) if s < 1 else v for v in (top, -x * t / 2 - t * t / 8)
-        )
-        return float(over - under)
-
-    return Loss(cdf, reach)
-
-
-Tails = Callable[[Array], tuple[Array, Array]]
-"""For losses l >= 0: P(L > l) and Q(L > l)."""
-
-
-def mirrored(tails: Tails, t: float, s: float, top: float = math.inf) -> Loss:
-    """Return the loss of a pair whose negative losses are the positive ones of its mirror image, the rest at 0."""
-
-    def cdf(loss: Array) -> Array:
-        p, q = tails(np.abs(loss))
-        return np.asarray(np.where(loss < 0, q, 1 - p))
-
-    def reach(p: float) -> float:
-        most = min(top, t * (_quantile(p) + t) - t * t / 2)
-        return float(np.logaddexp(math.log1p(-s), math.log(s) + most)) if s < 1 else most
-
-    return Loss(cdf, reach, (0.0,) if top == math.inf else (0.0, -reach(0.5), reach(0.5)))
-
-
-def _unmixed(loss: Array, s: float) -> Array:
-    """Return the loss of the release itself that shows as `loss` when it happens at rate s."""
-    return np.asarray(np.log1p(np.expm1(np.minimum(loss, 500.0)) / s) + np.maximum(loss - 500.0, 0.0))
-
-
-def gaussian_tails(t: float, s: float) -> Tails:
-    """Return the tails of M against N(0,1) in (3)."""
-    from scipy.special import ndtr  # noqa: PLC0415 - slow
-
-    def tails(loss: Array) -> tuple[Array, Array]:
-        x = _unmixed(loss, s) / t + t / 2
-        return (1 - s) * ndtr(-x) + s * ndtr(t - x), ndtr(-x)
-
-    return tails
-
-
-def one_sided(t: float, s: float) -> Loss:
-    """Return the loss of M against N(0,1) in (3), as it is: all other records on one side, this one moves across."""
-    from scipy.special import ndtr  # noqa: PLC0415 - slow
-
-    def cdf(loss: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            moved = np.log(np.maximum(np.expm1(np.minimum(loss, 500.0)) / s + 1, 0.0)) + np.maximum(loss - 500.0, 0.0)
-        x = moved / t + t / 2
-        return np.asarray((1 - s) * ndtr(x) + s * ndtr(x - t))
-
-    def reach(p: float) -> float:
-        top = t * (_quantile(p / 2) + t) - t * t / 2
-        return (
-            float(max(np.logaddexp(math.log1p(-s), math.log(s) + top), -math.log1p(-s))) if s < 1 else abs(top) + t * t
-        )
-
-    return Loss(cdf, reach, (math.log1p(-s),) if s < 1 else ())
-
-
-def laplace_loss(t: float) -> Loss:
-    """Return the loss t - 2x of Lap(0) against Lap(t), between -t and t."""
-
-    def cdf(loss: Array) -> Array:
-        inside = np.exp((np.clip(loss, -t, t) - t) / 2) / 2
-        return np.where(loss >= t, 1.0, np.where(loss < -t, 0.0, inside))
-
-    return Loss(cdf, lambda p: t, (-t, t))
-
-
-def laplace_tails(t: float, s: float) -> Tails:
-    """Return the tails of (1-s) Lap(0) + s Lap(t) against Lap(0)."""
-
-    def tails(loss: Array) -> tuple[Array, Array]:
-        own = _unmixed(loss, s)
-        x = (np.minimum(own, t) + t) / 2
-        without, within = np.exp(-x) / 2, 1 - np.exp(x - t) / 2
-        return np.where(own < t, (1 - s) * without + s * within, 0.0), np.where(own < t, without, 0.0)
-
-    return tails
-
-
-def laplace_pair(t: float, s: float) -> Loss:
-    """Return the loss of (1-s) Lap(0) + s Lap(t/2) against (1-s) Lap(0) + s Lap(-t/2)."""
-    a = t / 2
-
-    def density(x: Array, at: float) -> Array:
-        """Return the density over that of Lap(0)."""
-        return np.asarray((1 - s) + s * np.exp(np.abs(x) - np.abs(x - at)))
-
-    grid = np.linspace(-a, a, 20001)  # the loss is constant beyond, and grows between
-    losses = np.log(density(grid, a) / density(grid, -a))
-    top = float(losses[-1])
-
-    def cdf(loss: Array) -> Array:
-        x = np.interp(loss, losses, grid)
-        mass = (1 - s) * _laplace_cdf(x) + s * _laplace_cdf(x - a)
-        return np.where(loss >= top, 1.0, np.where(loss < -top, 0.0, mass))
-
-    return Loss(cdf, lambda p: top, (-top, top))
-
-
-def _laplace_cdf(x: Array) -> Array:
-    return np.where(x < 0, np.exp(np.minimum(x, 0.0)) / 2, 1 - np.exp(-np.maximum(x, 0.0)) / 2)
-
-
-def pure_tails(t: float, s: float) -> Tails:
-    """Return the tails of randomised response, which dominates everything that is t-DP, at rate s."""
-    top, q = (math.log1p(s * math.expm1(t)) if t < 500 else t + math.log(s)), 1 / (1 + math.exp(min(t, 700.0)))
-
-    def tails(loss: Array) -> tuple[Array, Array]:
-        below = loss < top * (1 - 1e-12)
-        return np.where(below, (1 - s) * q + s * (1 - q), 0.0), np.where(below, q, 0.0)
-
-    return tails
-
-
-def spherical_loss(t: float, m: int) -> Loss:
-    """Return the loss (5): it is at most l where c <= (l^2 + 2 l r - t^2)/(2 r t)."""
-    if m == 1:
-        return laplace_loss(t)
-    from scipy.special import betainc, gammaincinv  # noqa: PLC0415 - slow
-
-    nodes, weights = _gamma_nodes(m)
-    half = (m - 1) / 2
-
-    def cdf(loss: Array) -> Array:
-        total = np.zeros(loss.shape)
-        for r, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
-            c = (loss * loss + 2 * loss * r - t * t) / (2 * r * t)
-            total += weight * betainc(half, half, np.clip((c + 1) / 2, 0.0, 1.0))
-        return np.where(loss >= t, 1.0, np.where(loss < -t, 0.0, total))
-
-    def reach(p: float) -> float:
-        """|c| <= x except with probability 2 e^(-m x^2/2) (Ball), and then -t x <= L <= t x + t^2/(2 (r - t x))."""
-        x, low = math.sqrt(2 * math.log(4 / p) / m), float(gammaincinv(m, p / 2))
-        return min(t, t * x + t * t / (2 * (low - t * x))) if low > t * x else t
-
-    return Loss(cdf, reach, (-t, t))
-
-
-def _gamma_nodes(m: int) -> tuple[Array, Array]:
-    """Return nodes and weights of quadrature against the Gamma(m) distribution, all but 1e-17 of it."""
-    from scipy.special import gammainccinv, gammaincinv, gammaln  # noqa: PLC0415 - slow
-
-    x, w = np.polynomial.legendre.leggauss(12)
-    ends = np.linspace(float(gammaincinv(m, 1e-17)), float(gammainccinv(m, 1e-17)), 31)
-    middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2
-    nodes = (middle[:, None] + half[:, None] * x).ravel()
-    density = np.exp((m - 1) * np.log(nodes) - nodes - gammaln(m))
-    return nodes, (half[:, None] * w).ravel() * density
-
-
 # --- Renyi divergence ------------------------------------------------------------------------------------------------
 
 
 def renyi_bound(spending: Spending, delta: float) -> float:
-    """Return an upper bound by Renyi divergence for noise on all records; infinity if a batch was sampled."""
-    if any(_rate(event) < 1 for event in spending) or not spending:
+    """Return an upper bound by Renyi divergence for noise on all records, or Laplace noise; infinity for others."""
+    sampled = [event for event in spending if _rate(event) < 1]
+    if any(event.noise != "laplace" for event in sampled) or not spending:
         return math.inf if spending else 0.0
-    orders = 1 + np.geomspace(0.01, 1e4, 600)
+    orders = np.arange(2.0, 129.0) if sampled else 1 + np.geomspace(0.01, 1e4, 600)
     total = np.zeros_like(orders)
     for event, count in spending.items():
         t = event.sensitivity / event.scale
-        total += count * (orders * t * t / 2 if "gaussian" in event.noise else _pure_divergence(event, t, orders))
+        one = orders * t * t / 2 if "gaussian" in event.noise else _pure_divergence(event, t, orders)
+        if _rate(event) < 1:
+            near = _pure_divergence(event, t / 2, orders) if event.sampling.kind == "poisson" else one
+            one = _amplified(one, near, _rate(event), orders)
+        total += count * one
     return max(0.0, float(np.min(total + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))))
+
+
+def _amplified(whole: Array, near: Array, s: float, orders: Array) -> Array:
+    """Return the theorem's bound at orders 2, 3, 4 ... from D_j and E_j at them."""
+    far, close = (orders - 1) * whole, (orders - 1) * near
+    terms = np.logaddexp(math.log1p(-s) + math.log(2) + close, math.log(s) + np.logaddexp(0.0, far))
+    terms = np.minimum(terms, math.log(2) + close - (orders - 1) * math.log1p(-s))
+    second = np.logaddexp(
+        math.log1p(-s) + math.log(4) + close[0] + np.log(-np.expm1(-close[0])),
+        math.log(s) + far[0] + np.log(-np.expm1(-far[0])),
+    )
+    terms[0] = min(terms[0], second)
+    terms += orders * math.log(s)
+    found = []
+    for alpha in orders.astype(int).tolist():
+        ways = np.array([math.log(math.comb(alpha, j)) for j in range(2, alpha + 1)])
+        found.append(float(np.logaddexp(0.0, np.logaddexp.reduce(ways + terms[: alpha - 1]))) / (alpha - 1))
+    return np.asarray(np.minimum(np.array(found), whole))
 
 
 def _pure_divergence(event: ReleaseEvent, t: float, orders: Array) -> Array:

@@ -2,9 +2,9 @@
 
 Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; its rate is the probability that a given
 record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
-known to be at most 1/sqrt(k) of that in L1; the loss distributions, and sampling, make no use of k. A discrete Gaussian
-is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py. Spherical Laplace noise on
-all records keeps its `dimension` where it is known; in one dimension it is Laplace noise.
+known to be at most 1/sqrt(k) of that in L1; the loss distributions make use of k for sampled batches only. A discrete
+Gaussian is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py. Spherical Laplace
+noise on all records keeps its `dimension` where it is known; in one dimension it is Laplace noise.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from dpmpi.privacy.events import ReleaseEvent
 
 Spending: TypeAlias = Mapping[ReleaseEvent, int]
 """How often each kind of release was made."""
+
+GAUSSIAN_FACTOR = math.sqrt(math.pi / 2)
+"""Laplace noise moved by t in L2 gives away no more than a Gaussian moved by t times this, (8) of renyi.py."""
 
 _MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessimistically
 
@@ -61,7 +64,7 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
     noise, kind, k, m = event.noise, "full" if rate == 1 else event.sampling.kind, 1, 0
     if noise == "discrete-gaussian":
         noise, z = "gaussian", z * CONTINUOUS_SHARE
-    elif noise == "laplace" and rate == 1:
+    elif noise == "laplace":
         k = event.coordinates
     elif noise == "spherical-laplace" and rate == 1:
         noise, m = ("laplace", 0) if event.dimension == 1 else (noise, event.dimension)
@@ -80,23 +83,34 @@ def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
         if group.kind == "full" and group.noise == "gaussian":
             squares.append(count / group.z**2)
         else:
-            (vectors if group.coordinates > 1 else tally)[(*group[:4], *group[5:])] += count
+            (vectors if group.coordinates > 1 and group.kind == "full" else tally)[(*group[:4], *group[5:])] += count
     merged = [ReleaseGroup("gaussian", "full", 1.0, 1 / math.sqrt(math.fsum(squares)))] if squares else []
     return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
 
 
-def per_coordinate(groups: tuple[ReleaseGroup, ...], equal_split: bool = False) -> tuple[ReleaseGroup, ...]:
+def per_coordinate(
+    groups: tuple[ReleaseGroup, ...], *, equal_split: bool = False, sampled: bool = True
+) -> tuple[ReleaseGroup, ...]:
     """Return the groups with Laplace noise on vectors replaced by Laplace noise on one coordinate at a time.
 
     Either all of the L1 sensitivity lies in one coordinate, the worst that it allows, or with `equal_split` every one
-    of the k coordinates is a release of its own, with a k-th of it.
+    of the k coordinates is a release of its own, with a k-th of it, on all records. Without `sampled`, vectors over
+    sampled batches stay as they are.
     """
     tally: Counter[GroupKey] = Counter()
+    kept = []
     for group in groups:
-        if group.coordinates > 1:
-            k = group.coordinates if equal_split else 1
+        if group.coordinates == 1 or not (sampled or group.kind == "full"):
+            kept.append(group)
+        else:
+            k = group.coordinates if equal_split and group.kind == "full" else 1
             tally[group.noise, group.kind, group.rate, group.z * k, 1, 0] += group.times * k
-    return tuple(sorted([*(group for group in groups if group.coordinates == 1), *_groups(_merged(tally))]))
+    return tuple(sorted([*kept, *_groups(_merged(tally))]))
+
+
+def has_sampled_vectors(groups: tuple[ReleaseGroup, ...]) -> bool:
+    """Return whether there is Laplace noise on vectors over sampled batches."""
+    return any(group.coordinates > 1 and group.kind != "full" for group in groups)
 
 
 def _groups(tally: Counter[GroupKey]) -> list[ReleaseGroup]:

@@ -154,7 +154,7 @@ def test_coordinates_help_only_where_they_may():
     assert certified_epsilon({vector(20.0, 0.25, 16): 50}, 1e-5) < certified_epsilon(one, 1e-5)
     batch = Sampling("poisson", 10, 100)
     sampled = {vector(20.0, 0.25, 16, batch): 50}
-    assert certified_epsilon(sampled, 1e-5) == certified_epsilon({ReleaseEvent("laplace", 20.0, 1.0, batch): 50}, 1e-5)
+    assert certified_epsilon(sampled, 1e-5) < certified_epsilon({ReleaseEvent("laplace", 20.0, 1.0, batch): 50}, 1e-5)
     mixed = {vector(20.0, 0.25, 16): 50, ReleaseEvent("gaussian", 20.0, 1.0, FULL): 1}
     assert certified_epsilon({vector(20.0, 0.25, 16): 50}, 1e-5) < certified_epsilon(mixed, 1e-5)
     assert certified_epsilon(mixed, 1e-5) <= rdp_epsilon(mixed, 1e-5)

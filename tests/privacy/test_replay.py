@@ -11,8 +11,7 @@ from dpmpi.core import Sampling
 from dpmpi.privacy.accountants import certified_epsilon, equal_split_pld_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.gdp import gdp_epsilon
-from dpmpi.privacy.loss_sums import Loss, epsilon_bounds
-from dpmpi.privacy.replay import (
+from dpmpi.privacy.loss_pairs import (
     gaussian_loss,
     gaussian_tails,
     laplace_loss,
@@ -21,9 +20,10 @@ from dpmpi.privacy.replay import (
     mirrored,
     one_sided,
     pure_tails,
-    replay,
     spherical_loss,
 )
+from dpmpi.privacy.loss_sums import Loss, epsilon_bounds
+from dpmpi.privacy.replay import replay
 
 FULL = Sampling("full", 1000.0, 1000)
 POISSON = Sampling("poisson", 50.0, 1000)
