@@ -43,13 +43,15 @@ class Query:
 
     `sensitivity` bounds the L2 distance between the values on two shards that differ in one record, given the same
     draw of record positions. The buffer `value` is handed over: `Agent.release` overwrites it with the noised value.
-    `extra` is a pure privacy loss on top of what the noise hides, for noise that goes through a minimisation.
+    `extra` is a pure privacy loss on top of what the noise hides, for noise that goes through a minimisation. `inside`
+    says that the noise itself is in the objective, so that how far a record moves the value may depend on it.
     """
 
     value: Array
     sensitivity: float
     sampling: Sampling
     extra: float = 0.0
+    inside: bool = False
 
 
 class Sendable:

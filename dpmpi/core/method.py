@@ -112,6 +112,8 @@ class Planned:
     """How many such releases follow each other."""
     extra: float = 0.0
     """A pure privacy loss on top, as in `Query`."""
+    inside: bool = False
+    """Whether the noise is in an objective, as in `Query`."""
 
 
 @dataclass(frozen=True, slots=True)

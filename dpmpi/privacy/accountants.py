@@ -8,6 +8,7 @@ Adjacency is replace-one. Which accountant certifies depends on the tally:
 
 Spherical Laplace noise has its exact loss distribution where the dimension is known (spherical_laplace.py).
 The discrete Gaussian of a shared sum is Gaussian noise of slightly less variance (discrete_gaussian.py).
+Gaussian noise inside an objective has a loss distribution of its own (objective_noise.py).
 
 Laplace noise on vectors among others, or over sampled batches, is priced both ways, and the smaller figure holds: for
 all records the loss distributions know only that its L1 shift is worst in one coordinate, the Renyi divergence has its
@@ -85,7 +86,9 @@ def certified_epsilon(spending: Spending, delta: float, cache: Path | None = Non
         return gdp_epsilon(1 / groups[0].z, delta)
     if cache is None:
         return _composed(groups, delta)
-    key = f"{ACCOUNTANT} delta={delta!r} " + " ".join("{}:{}:{!r}:{!r}:{}:{}:{}".format(*group) for group in groups)
+    key = f"{ACCOUNTANT} delta={delta!r} " + " ".join(
+        "{}:{}:{!r}:{!r}:{}:{}:{}:{!r}".format(*group) for group in groups
+    )
     figure = cached_figure(cache, key)
     if figure is None:
         figure = _composed(groups, delta)

@@ -71,7 +71,7 @@ def calibrate(
             )
         if not 0 < event.sensitivity < math.inf:
             raise ConfigError(f"expected a positive and finite sensitivity, found {event.sensitivity}")
-        if delta == 0 and event.noise in ("gaussian", "discrete-gaussian"):
+        if delta == 0 and event.noise in ("gaussian", "discrete-gaussian", "objective"):
             raise ConfigError(f"expected delta > 0 for {event.noise} noise, found 0: choose a delta, or pure noise")
     sampled = {event: 1.0 if event.sampling.kind == "full" else event.sampling.rate for event in unit}
     seldom = math.fsum(math.log1p(-rate) * unit[e] if rate < 1 else -math.inf for e, rate in sampled.items())

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from dpmpi.core import Sampling
 from dpmpi.errors import LedgerError
 
-Noise: TypeAlias = Literal["none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian"]
+Noise: TypeAlias = Literal["none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian", "objective"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,12 @@ class ReleaseEvent:
     """One release: the noise that was added, and how far one record could move the value under it.
 
     `scale` is the noise's own parameter: the standard deviation (gaussian; discrete-gaussian, of parts that have 64
-    steps of the grid to their deviation at least, as discrete_gaussian.py demands), the scale b of
+    steps of the grid to their deviation at least, as discrete_gaussian.py demands; objective), the scale b of
     exp(-|x|/b) per coordinate (laplace) or of exp(-|x|_2/b) (spherical-laplace); 0 for `none`, which costs infinity.
-    `sensitivity` is the replace-one bound for a record that takes part: L2 for gaussian, discrete-gaussian and
-    spherical-laplace, L1 for laplace. Where the L2 sensitivity is known too, `coordinates` says so: it is at most
-    sensitivity/sqrt(coordinates), as it is for a shift that is spread evenly over so many coordinates. Laplace only.
+    `objective` is Gaussian noise inside an objective (objective_noise.py), `extra` the loss of its determinant.
+    `sensitivity` is the replace-one bound for a record that takes part: L1 for laplace, L2 for all others. Where the L2
+    sensitivity of laplace is known too, `coordinates` says so: it is at most sensitivity/sqrt(coordinates), as it is
+    for a shift that is spread evenly over so many coordinates.
     `dimension` is the length of a vector under spherical-laplace noise that moves by a fixed vector; 0 if it is not
     known, or if the shift depends on the noise, as it does inside an objective. Other noise does not need it.
     """
@@ -34,6 +35,7 @@ class ReleaseEvent:
     sampling: Sampling
     coordinates: int = 1
     dimension: int = 0
+    extra: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON-ready values."""
@@ -41,7 +43,8 @@ class ReleaseEvent:
         fields: dict[str, Any] = {"noise": self.noise, "scale": self.scale, "sensitivity": self.sensitivity}
         fields |= {"sampling": s.kind, "expected": s.expected, "records": s.records}
         fields |= {"coordinates": self.coordinates} if self.coordinates != 1 else {}
-        return fields | ({"dimension": self.dimension} if self.dimension else {})
+        fields |= {"dimension": self.dimension} if self.dimension else {}
+        return fields | ({"extra": self.extra} if self.extra else {})
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ReleaseEvent:
@@ -52,8 +55,9 @@ class ReleaseEvent:
                 raise LedgerError(f"expected a known kind of release, found {noise} with {kind} sampling")
             sampling = Sampling(kind, float(fields["expected"]), int(fields["records"]))
             coordinates, dimension = int(fields.get("coordinates", 1)), int(fields.get("dimension", 0))
-            event = cls(noise, float(fields["scale"]), float(fields["sensitivity"]), sampling, coordinates, dimension)
-            sizes = (event.scale, event.sensitivity, sampling.expected)
+            scale, sensitivity, extra = float(fields["scale"]), float(fields["sensitivity"]), fields.get("extra", 0.0)
+            event = cls(noise, scale, sensitivity, sampling, coordinates, dimension, float(extra))
+            sizes = (event.scale, event.sensitivity, event.extra, sampling.expected)
             possible = 0 < sampling.expected <= sampling.records and coordinates >= 1 and dimension >= 0
             if not all(0 <= size < math.inf for size in sizes) or not possible:
                 raise LedgerError(f"expected possible sizes in a release, found {fields!r}")

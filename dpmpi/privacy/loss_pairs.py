@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -161,6 +162,29 @@ def pure_tails(t: float, s: float) -> Tails:
         return np.where(below, (1 - s) * q + s * (1 - q), 0.0), np.where(below, q, 0.0)
 
     return tails
+
+
+def objective_loss(t: float, extra: float) -> Loss:
+    """Return the loss of Gaussian noise in an objective, `extra` that of its determinant.
+
+    It is extra + t^2/2 + t |z| with z normal, from the smallest |z| on from which P and Q of both signs together
+    are at most 1, or .613 if that is more; the rest of the mass is there.
+    """
+    from scipy.special import ndtr  # noqa: PLC0415 - slow
+
+    z = np.linspace(0.613, 1.0, 4001)
+    taken = 2 * ndtr(-z) + 2 * math.exp(-extra) * ndtr(-z - t)
+    first = int(np.argmax(taken <= 1))
+    start = extra + t * t / 2 + t * float(z[first])
+    rest = (1 - float(taken[first])) / (1 + math.exp(-start))
+    p0, q0 = 2 * ndtr(-z[first]) + rest, 2 * math.exp(-extra) * ndtr(-z[first] - t) + rest * math.exp(-start)
+
+    def tails(loss: Array) -> tuple[Array, Array]:
+        at = (loss - extra) / t - t / 2
+        above = loss >= start
+        return np.where(above, 2 * ndtr(-at), p0), np.where(above, 2 * math.exp(-extra) * ndtr(-at - t), q0)
+
+    return replace(mirrored(tails, t + extra, 1.0), kinks=(0.0, -start, start))
 
 
 def spherical_loss(t: float, m: int) -> Loss:

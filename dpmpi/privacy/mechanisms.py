@@ -39,15 +39,20 @@ class Pricing:
     dimension: int = 0
     """As in `ReleaseEvent`."""
 
-    def event(self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0) -> ReleaseEvent:
+    def event(
+        self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0, *, inside: bool = False
+    ) -> ReleaseEvent:
         """Return the event of a release under noise of scale `b * scale`.
 
-        A pure loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one
-        coordinate; nothing is known of its direction.
+        A loss `extra` on top of the noise's own 1/z = sensitivity/scale is a larger sensitivity, in one coordinate, as
+        is a shift by `extra` scales; nothing is known of its direction. Gaussian noise `inside` an objective keeps it
+        apart.
         """
         b = self.b * scale
-        if extra and self.kind in ("gaussian", "discrete-gaussian"):
-            raise ConfigError(f"expected pure noise under a pure loss, found {self.kind}: use spherical-laplace")
+        if (extra or inside) and self.kind == "discrete-gaussian":
+            raise ConfigError(f"expected noise on values under a minimisation, found {self.kind}: use --noise-in local")
+        if inside and self.kind == "gaussian":
+            return ReleaseEvent("objective", b, sensitivity, sampling, extra=extra)
         whole, coordinates = self.ratio * sensitivity + self.slack + extra * b, 1 if extra else self.coordinates
         return ReleaseEvent(self.kind, b, whole, sampling, coordinates, 0 if extra else self.dimension)
 
@@ -84,14 +89,14 @@ class _Mechanism:
     def __init__(self, sigma: float, price: Pricing) -> None:
         self.sigma = sigma
         self.price = price
-        self._key: tuple[float, float, Sampling, float] | None = None
+        self._key: tuple[float, float, Sampling, float, bool] | None = None
         self._event: ReleaseEvent
 
     def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
         """Return the event of releasing `query` under noise of scale `b * scale`; the last one is kept."""
-        key = (scale, query.sensitivity, query.sampling, query.extra)
+        key = (scale, query.sensitivity, query.sampling, query.extra, query.inside)
         if key != self._key:  # rounds repeat the same query, and a tuple compares by identity first
-            self._event = self.price.event(query.sensitivity, query.sampling, scale, query.extra)
+            self._event = self.price.event(query.sensitivity, query.sampling, scale, query.extra, inside=query.inside)
             self._key = key
         return self._event
 
@@ -170,7 +175,7 @@ class DeafMechanism(NoiseMechanism):
         super().__init__("gaussian", sigma, GaussianNoise(stream, dimension))
 
     def event(self, query: Query, scale: float = 1.0) -> ReleaseEvent:
-        """Return the event of the query without a pure loss on top, which Gaussian noise has no words for."""
+        """Return the event of the query as if it were released: nothing of it goes through a minimisation."""
         return self.price.event(query.sensitivity, query.sampling, scale)
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:

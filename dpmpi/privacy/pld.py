@@ -25,6 +25,7 @@ advanced joint convexity has the profile of p against (1-c) r + c q, c = e^eps/(
 
 with delta_mu of gdp.py; for fixed batches mu in place of mu/2, which is (1).
 
+Gaussian noise inside an objective has the profile of objective_noise.py, on all records.
 Spherical Laplace noise in a known dimension has its exact loss distribution (spherical_laplace.py); elsewhere it is
 priced as (4).
 
@@ -41,6 +42,7 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.privacy import objective_noise
 from dpmpi.privacy.spending import GAUSSIAN_FACTOR, ReleaseGroup, pure_epsilon
 from dpmpi.privacy.spherical_laplace import RELATIVE_ERROR, loss_masses
 
@@ -55,6 +57,8 @@ def _gaussian_z(group: ReleaseGroup) -> float:
 
 def _span(group: ReleaseGroup) -> float:
     """Return the loss of one release beyond which there is a mass of at most 1e-22."""
+    if group.noise == "objective":
+        return objective_noise.span(1 / group.z, group.extra)
     if group.noise != "gaussian" and group.coordinates == 1:
         return pure_epsilon(group)
     z = _gaussian_z(group)
@@ -67,6 +71,10 @@ def _profile(group: ReleaseGroup, eps: Array) -> Array:
     amplified = np.log1p(np.expm1(np.minimum(eps, 500)) / group.rate) + np.maximum(eps - 500, 0)
     if group.noise == "gaussian":
         profile = _gaussian_profile(group.z, amplified)
+    elif group.noise == "objective":
+        knee = objective_noise.knee(1 / group.z, group.extra)
+        above = 2 * _gaussian_profile(group.z, np.maximum(eps, knee.eps) - group.extra)
+        profile = np.where(eps < knee.eps, objective_noise.chord(knee, eps), above)
     elif group.coordinates > 1:
         z, c = _gaussian_z(group), np.exp(eps - amplified)
         apart = _gaussian_profile(2 * z if group.kind == "poisson" else z, amplified)

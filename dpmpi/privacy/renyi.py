@@ -43,6 +43,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.privacy.objective_noise import objective_divergences
 from dpmpi.privacy.spending import GAUSSIAN_FACTOR, ReleaseGroup, pure_epsilon, pure_sum
 
 _INTEGER_ORDERS = np.array([*range(2, 65), *range(72, 129, 8), *range(144, 257, 16), *range(320, 513, 64)], float)
@@ -164,6 +165,8 @@ def divergences(group: ReleaseGroup, orders: Array) -> Array:
     """Return the Renyi divergences of one release."""
     if group.z == 0:
         return np.full(orders.shape, math.inf)
+    if group.noise == "objective":
+        return objective_divergences(1 / group.z, group.extra, orders)
     if group.noise in ("gaussian", "laplace") and group.kind == "full":
         return _unsampled(group, orders)
     if group.noise == "gaussian":

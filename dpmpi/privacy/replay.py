@@ -26,6 +26,8 @@ lower one a pair that two data sets attain (loss_sums.py composes both):
     spherical Laplace         L = sqrt(r^2 + 2 r t c + t^2) - r, r ~ Gamma(m), c the cosine of a random direction (5)
                               both, by quadrature over r; sampled, or with a loss from a minimisation on top: upper any
                               pure t-DP pair, lower nothing
+    Gaussian in an objective  J + t^2/2 + t |z|, z normal, as far as there is mass for it and its mirror image (upper);
+                              (1), for records whose gradients are clipped wherever the minimiser may be (lower)
 
 The Renyi divergence D of a sampled release, at integer orders alpha, follows from those on all records, D_j, and those
 between a batch with the record and one without, E_j (half of the shift for Poisson batches, all of it for others), as
@@ -54,6 +56,7 @@ from dpmpi.privacy.loss_pairs import (
     laplace_pair,
     laplace_tails,
     mirrored,
+    objective_loss,
     one_sided,
     pure_tails,
     spherical_loss,
@@ -122,7 +125,7 @@ def _rate(event: ReleaseEvent) -> float:
 
 def _pure(spending: Spending) -> float:
     """Return the sum of pure epsilons; infinity if some noise has none."""
-    if any("gaussian" in event.noise for event in spending):
+    if any("gaussian" in event.noise or event.noise == "objective" for event in spending):
         return math.inf
     each = [
         count * math.log1p(_rate(event) * math.expm1(min(event.sensitivity / event.scale, 700.0)))
@@ -167,6 +170,8 @@ def _upper(event: ReleaseEvent, dimension: int | None, extra: bool) -> tuple[Los
     t, s = event.sensitivity / event.scale, _rate(event)
     if "gaussian" in event.noise:
         return (gaussian_loss(t, s) if event.sampling.kind == "poisson" else mirrored(gaussian_tails(t, s), t, s)), 1
+    if event.noise == "objective":
+        return objective_loss(t, event.extra), 1
     if event.noise == "laplace":
         return (laplace_loss(t) if s == 1 else mirrored(laplace_tails(t, s), t, s, t)), 1
     if _unpaired(event, dimension, extra) or dimension is None:
@@ -178,6 +183,8 @@ def _lower(event: ReleaseEvent, dimension: int | None) -> tuple[Loss, int]:
     t, s, k = event.sensitivity / event.scale, _rate(event), event.coordinates
     if "gaussian" in event.noise:
         return (gaussian_loss(t, s) if event.sampling.kind == "poisson" else one_sided(t, s)), 1
+    if event.noise == "objective":
+        return gaussian_loss(t, s), 1
     if event.noise == "laplace":
         return (laplace_loss(t / k), k) if s == 1 else (laplace_pair(t / math.sqrt(k), s), 1)
     return spherical_loss(t, dimension or 1), 1
@@ -222,7 +229,15 @@ def _amplified(whole: Array, near: Array, s: float, orders: Array) -> Array:
 
 
 def _pure_divergence(event: ReleaseEvent, t: float, orders: Array) -> Array:
-    """Return the divergence of k shifts t/k under Laplace noise; of any other pure noise at most t and alpha t^2/2."""
+    """Return the divergence of k shifts t/k under Laplace noise; of any other pure noise at most t and alpha t^2/2.
+
+    That of Gaussian noise in an objective is that of Redberg, Koskela, Wang 2023, for a record that is replaced.
+    """
+    if event.noise == "objective":
+        from scipy.special import log_ndtr  # noqa: PLC0415 - slow
+
+        half_normal = (math.log(2) + log_ndtr((orders - 1) * t)) / (orders - 1)
+        return np.asarray(event.extra + orders * t * t / 2 + half_normal)
     if event.noise != "laplace":
         return np.minimum(t, orders * t * t / 2)
     k = event.coordinates

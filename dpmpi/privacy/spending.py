@@ -4,7 +4,8 @@ Adjacency is replace-one. A release has noise multiplier z = scale/sensitivity; 
 record takes part in it. Laplace noise on a vector has its z in L1, and `coordinates` k > 1 where the L2 sensitivity is
 known to be at most 1/sqrt(k) of that in L1; the loss distributions make use of k for sampled batches only. A discrete
 Gaussian is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py. Spherical Laplace
-noise on all records keeps its `dimension` where it is known; in one dimension it is Laplace noise.
+noise on all records keeps its `dimension` where it is known; in one dimension it is Laplace noise. Gaussian noise in an
+objective has an `extra` loss, that of its determinant.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.discrete_gaussian import CONTINUOUS_SHARE
-from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.events import Noise, ReleaseEvent
 
 Spending: TypeAlias = Mapping[ReleaseEvent, int]
 """How often each kind of release was made."""
@@ -37,15 +38,16 @@ class ReleaseGroup(NamedTuple):
     times: int = 1
     coordinates: int = 1
     dimension: int = 0
+    extra: float = 0.0
 
 
-GroupKey: TypeAlias = tuple[str, str, float, float, int, int]
-"""What tells groups apart: noise, kind, rate, z, coordinates and dimension."""
+GroupKey: TypeAlias = tuple[str, str, float, float, int, int, float]
+"""What tells groups apart: noise, kind, rate, z, coordinates, dimension and extra."""
 
 
 def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
     """Return the group of `count` such releases; raise `ConfigError` if no accountant understands them."""
-    if event.noise not in ("none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian"):
+    if event.noise not in get_args(Noise):
         raise ConfigError(f"expected gaussian, laplace or discrete-gaussian noise, found {event.noise!r}")
     if event.sampling.kind not in ("full", "poisson", "fixed"):
         raise ConfigError(f"expected full, poisson or fixed sampling, found {event.sampling.kind!r}")
@@ -58,6 +60,8 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
         raise ConfigError(f"expected at least 1 coordinate, a whole number, found {event.coordinates}")
     if event.dimension < 0 or event.dimension != int(event.dimension):
         raise ConfigError(f"expected a whole number of dimensions, found {event.dimension}")
+    if not 0 <= event.extra < math.inf or (event.noise == "objective" and rate < 1):
+        raise ConfigError(f"expected noise in an objective of all records, with a finite loss on top, found {event}")
     z = float(event.scale) / float(event.sensitivity) if event.sensitivity else math.inf
     if event.noise == "none" or event.scale == 0 or not z > 1e-100:
         return ReleaseGroup("none", "full", 1.0, 0.0, int(count))
@@ -68,7 +72,7 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
         k = event.coordinates
     elif noise == "spherical-laplace" and rate == 1:
         noise, m = ("laplace", 0) if event.dimension == 1 else (noise, event.dimension)
-    return ReleaseGroup(noise, kind, rate, z, int(count), k, m)
+    return ReleaseGroup(noise, kind, rate, z, int(count), k, m, event.extra if noise == "objective" else 0.0)
 
 
 def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
@@ -104,7 +108,7 @@ def per_coordinate(
             kept.append(group)
         else:
             k = group.coordinates if equal_split and group.kind == "full" else 1
-            tally[group.noise, group.kind, group.rate, group.z * k, 1, 0] += group.times * k
+            tally[group.noise, group.kind, group.rate, group.z * k, 1, 0, 0.0] += group.times * k
     return tuple(sorted([*kept, *_groups(_merged(tally))]))
 
 
@@ -128,7 +132,7 @@ def _merged(tally: Counter[GroupKey]) -> Counter[GroupKey]:
     for (noise, kind, rate, z, *kinds), count in tally.items():
         lower = z and min(zs) * math.exp(steps[0] * math.floor(math.log(z / min(zs)) / steps[0]))
         upper = max(rates) * math.exp(-steps[1] * math.floor(math.log(max(rates) / rate) / steps[1]))
-        coarse[noise, kind, max(rate, upper), min(z, lower), kinds[0], kinds[1]] += count
+        coarse[noise, kind, max(rate, upper), min(z, lower), int(kinds[0]), int(kinds[1]), kinds[2]] += count
     return coarse
 
 

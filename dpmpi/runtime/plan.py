@@ -138,7 +138,7 @@ class Plan:
         """Return all releases of a rank under noise `sigma`, (event, how many times) in order of time."""
         price = self.settings.noise.price(sigma, self.width)
         return [
-            (price.event(r.sensitivity, terms.sampling, r.scale, r.extra), r.count)
+            (price.event(r.sensitivity, terms.sampling, r.scale, r.extra, inside=r.inside), r.count)
             for r in self.method.releases(terms)
             if r.count
         ]

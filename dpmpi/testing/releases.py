@@ -149,7 +149,9 @@ def check_releases(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any)
         for seat in simulate(make(), shards, rounds, **settings, mechanism=noisy(kind)).seats:
             agent: Any = seat.agent
             foreseen = [
-                price.event(planned.sensitivity, agent.terms.sampling, planned.scale, planned.extra)
+                price.event(
+                    planned.sensitivity, agent.terms.sampling, planned.scale, planned.extra, inside=planned.inside
+                )
                 for planned in algorithm.releases(agent.terms)
                 for _ in range(planned.count)
             ]

@@ -69,7 +69,8 @@ def tightness(laboratory: Laboratory) -> str:
     if method.testifies:
         return "loose: random weights hide more than is certified, and Laplace noise is priced by Renyi divergence"
     if any(one.extra for one in method.releases(laboratory.plan.terms(VICTIM))):
-        return "loose: objective perturbation pays for its Jacobian, and its noise is priced as pure"
+        price = "for shifts that follow the noise" if "objective" in kinds else "its noise is priced as pure"
+        return f"loose: objective perturbation pays for its Jacobian, and {price}"
     if "spherical-laplace" in kinds:
         return "tight: spherical Laplace noise on all records, of which a linear score sees a part"
     if "laplace" in kinds:
