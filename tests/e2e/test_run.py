@@ -180,7 +180,9 @@ sys.exit(main())
 def test_an_exception_on_one_rank_ends_all(tmp_path):
     script = tmp_path / "failing.py"
     script.write_text(FAILING)
-    process = start(20, *DATA, "--rounds", 10**6, "--no-evaluate", "--out", tmp_path / "run", program=(str(script),))
+    process = start(
+        20, *USUAL, *DATA, "--rounds", 10**6, "--no-evaluate", "--out", tmp_path / "run", program=(str(script),)
+    )
     done = finish(process, LIMIT)
     assert done.code not in (0, None)
     assert done.own_lines() == ["dpmpi: rank 7, round 50: ArithmeticError: the planted failure"], done.err

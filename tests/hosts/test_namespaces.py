@@ -95,8 +95,8 @@ def test_counted_bytes_are_those_of_the_interfaces(tmp_path):
     script = f"""
         count() {{ cat /sys/class/net/to-node{{1,2}}/statistics/rx_bytes; }}
         count
-        launch --algorithm dda --data synthetic:samples=80,features={features} --rounds {rounds} --no-evaluate \\
-               --out {tmp_path}/run > /dev/null
+        launch --algorithm dda --intercept none --data synthetic:samples=80,features={features} --rounds {rounds} \\
+               --no-evaluate --out {tmp_path}/run > /dev/null
         count
     """
     done = on_front(2, 2, script)
@@ -181,7 +181,7 @@ def test_a_rank_that_computes_for_long_is_not_taken_for_dead(tmp_path):
 def test_a_run_over_hosts_stops_when_told_and_is_resumed(tmp_path):
     script = f"""
         {REPOSITORY}/launch/ssh $HOSTFILE --algorithm dp-dda --data synthetic:samples=40,features=10 --epsilon 1 \\
-            --rounds 600 --evaluate 50 --checkpoint-every 100s --out {tmp_path}/run &
+            --rounds 600 --evaluate 50 --checkpoint-every 100s --out {tmp_path}/run > /dev/null &
         until grep -qs '"round": 100,' {tmp_path}/run/metrics/rank-000.jsonl; do kill -0 $!; sleep 0.05; done
         kill -USR1 $!
         wait $! || echo $?

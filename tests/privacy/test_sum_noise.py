@@ -140,7 +140,7 @@ def test_events_of_different_queries_are_not_mixed_up():
     assert one.event(Query(np.zeros(5), 1.0, FULL)) is first
     assert one.event(Query(np.zeros(5), 2.0, FULL)).sensitivity > 2.0
     assert one.event(Query(np.zeros(5), 1.0, Sampling("poisson", 2.0, 10))).sampling.kind == "poisson"
-    with pytest.raises(ConfigError, match="expected pure noise"):
+    with pytest.raises(ConfigError, match="expected noise on values"):
         one.event(Query(np.zeros(5), 1.0, Sampling("poisson", 2.0, 10), extra=0.1))
 
 

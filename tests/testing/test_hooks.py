@@ -14,7 +14,7 @@ from dpmpi.algorithms.ldp_admm import LdpAdmm
 from dpmpi.algorithms.r_admm import RAdmm
 from dpmpi.algorithms.rcd import Rcd
 from dpmpi.core import Array, Exchanges, Method, Mix, NeighbourSum, combine, public
-from dpmpi.errors import ConfigError, LeakError
+from dpmpi.errors import LeakError
 from dpmpi.testing import check_allocations, check_exchanges, check_method, check_regroup, check_releases, check_resume
 
 COMPLETE = {"graph": "complete", "loss": "logistic"}
@@ -214,11 +214,6 @@ def test_a_vector_a_round_is_found():
 def test_releases_other_than_the_hooks_say_are_found(bug, settings, message):
     with pytest.raises(AssertionError, match=message):
         check_releases(bug, **settings)
-
-
-def test_noise_that_a_method_cannot_use_is_found():
-    with pytest.raises(ConfigError, match="pure noise"):
-        check_releases(type("Gaussian", (RAdmm,), {"mechanisms": ("gaussian",)}), loss="logistic")
 
 
 def test_a_release_that_is_looked_at_does_not_add_up():
