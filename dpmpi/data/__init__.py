@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 from dpmpi.data.adult import Adult
+from dpmpi.data.arrays import Arrays
 from dpmpi.data.dealing import Deal
+from dpmpi.data.images import Images
 from dpmpi.data.libsvm import LibsvmFile
 from dpmpi.data.mean import Mean
 from dpmpi.data.shards import ShardFiles, write_shards
 from dpmpi.data.source import Shard, Source, SourceOptions, Survey, widen
 from dpmpi.data.synthetic import Synthetic
 from dpmpi.errors import ConfigError, nearest
+from dpmpi.problem.losses import MEAN, parse_loss
+from dpmpi.problem.task import Declared
 
 __all__ = ["SOURCES", "Shard", "Source", "SourceOptions", "Survey", "parse_source", "widen", "write_shards"]
 
-_ALL: tuple[type[Source], ...] = (Synthetic, LibsvmFile, ShardFiles, Adult, Mean)
+_ALL: tuple[type[Source], ...] = (Synthetic, LibsvmFile, ShardFiles, Adult, Images, Mean, Arrays)
 SOURCES = {source.name: source for source in _ALL}
 
 
-def parse_source(
+def parse_source(  # noqa: PLR0913 - the flags about data
     spec: str,
     *,
     samples: int | None,
     normalize: bool,
     test_fraction: float | None,
     seed: int,
-    loss: str,
+    loss: str | None,
     dimension: int | None = None,
     deal: str = "even",
+    declared: Declared | None = None,
 ) -> Source:
     """Return the source that `spec` names, e.g. `synthetic[:options]`, `libsvm:PATH` or `shards:PATTERN`."""
     name, _, text = spec.partition(":")
     if name not in SOURCES:
         known = ", ".join(SOURCES)
         raise ConfigError(f"expected a data source among {known}, found {name!r}{nearest(name, SOURCES)}")
-    if name == "mean" and loss != "mean":
+    if name == "mean" and loss not in (None, MEAN):
         raise ConfigError(f"expected --loss mean for mean data, which have no labels, found {loss}: take other data")
-    if loss == "mean" and name != "mean":
+    if loss == MEAN and name != "mean":
         raise ConfigError(f"expected --data mean for --loss mean, found {name}: take points in a cube, or another loss")
+    usual_tests = test_fraction is None
     if test_fraction is None:  # a shard that is not evaluated needs all its rows for training; a mean has no accuracy
         test_fraction = 0.0 if SOURCES[name].private or name == "mean" else 0.1
-    options = SourceOptions(samples, normalize, test_fraction, seed, loss, dimension, Deal.parse(deal))
+    if declared is None:
+        declared = Declared(None if loss in (None, MEAN) else parse_loss(loss).kinds[0])
+    options = SourceOptions(
+        samples=samples,
+        normalize=normalize,
+        test_fraction=test_fraction,
+        usual_tests=usual_tests,
+        seed=seed,
+        loss=loss,
+        dimension=dimension,
+        deal=Deal.parse(deal),
+        declared=declared,
+    )
     options.check()
     return SOURCES[name].parse(text, options)

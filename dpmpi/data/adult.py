@@ -36,12 +36,13 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.core.files import writing
-from dpmpi.data.file_reading import shown_bytes
+from dpmpi.data.file_reading import find_file, shown_bytes
 from dpmpi.data.libsvm import data_lines
 from dpmpi.data.shards import write_npz
 from dpmpi.data.source import FileSource, Shard, Survey
 from dpmpi.errors import ConfigError, DataError, nearest
 from dpmpi.problem.rows import Dense, Positions, scale_rows
+from dpmpi.problem.task import Task
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -117,6 +118,14 @@ class Adult(FileSource):
             raise DataError(f"{self.path}: expected complete records in {FILES[0]}, found none: download it anew")
         return Survey(rows, len(FEATURE_NAMES), (-1.0, 1.0), rows * len(FEATURE_NAMES))
 
+    def feature_names(self) -> tuple[str, ...]:
+        """Return the names of the 104 columns."""
+        return FEATURE_NAMES
+
+    def declared_task(self, survey: Survey | None) -> Task:
+        """Return the two classes, or what else flags make of them."""
+        return self.options.declared.with_declared(Task("binary", ("<=50K", ">50K")))
+
     def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
         """Read the rows of several ranks in one pass."""
         survey = survey or self.survey()
@@ -126,7 +135,8 @@ class Adult(FileSource):
         for mine, n in dealt:
             trained, tested = slice(first, first + n), slice(first + n, first + len(mine))
             rows, test_rows = Dense(matrix[trained].copy()), Dense(matrix[tested].copy())
-            shards.append(Shard(rows, labels[trained].copy(), test_rows, labels[tested].copy()))
+            parts = (rows, labels[trained].copy(), test_rows, labels[tested].copy())
+            shards.append(Shard(*parts, task=self.declared_task(survey)))
             first += len(mine)
         return shards
 
@@ -208,9 +218,8 @@ def _complete_lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
 
 def _find(folder: Path, name: str) -> Path:
     """Return the file of this name, plain or compressed."""
-    for suffix in ("", ".gz", ".bz2", ".xz"):
-        if (path := folder / f"{name}{suffix}").exists():
-            return path
+    if (path := find_file(folder, name)) is not None:
+        return path
     raise DataError(f"expected {folder / name}, plain or .gz, .bz2, .xz, found no such file: download it from UCI")
 
 

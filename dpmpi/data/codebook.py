@@ -6,10 +6,12 @@ one of [0, 1] and [-1, 1],
     number:    s + (t - s) (min(max(v, low), high) - low) / (high - low)                                            (1)
     category:  one column each, 1 in that of the record's own and 0 in the others; if asked for, one for the rest   (2)
     missing:   if asked for, one column that is 1, and 0 in those of (1) or (2); else the record is left out        (3)
-    label:     -1 and +1 for two values, or a number by (1)                                                         (4)
+    label:     -1 and +1 for two classes, 0 ... K-1 for K, a number of a range by (1), a count up to a bound        (4)
+    person:    of the records with the same cell the first `most` of the table, the others are left out             (5)
 
 Privacy: ranges, categories and what missing values become are constants that no record can move, so that (1) to (4)
-look at one record at a time, and every party has the same columns.
+look at one record at a time, and every party has the same columns. (5) looks at whose the records before it are, not
+at what else they hold: it decides by the order of the table alone.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from dpmpi.core.files import read_toml
+from dpmpi.core.files import parse_toml, read_text
 from dpmpi.core.tables import TomlTable
 from dpmpi.data.file_reading import MOST_FEATURES
 from dpmpi.errors import ConfigError, nearest
+from dpmpi.problem.task import MOST_CLASSES, Task
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 DECIMALS = {"point": ".", "comma": ","}
@@ -39,8 +42,12 @@ example of a codebook:
 
   [label]
   column = "readmitted"
-  classes = ["no", "yes"]            # -1 and +1; or range = [0, 30] for --loss squared
+  classes = ["no", "yes"]            # or more classes; range = [0, 30] for numbers; most = 20 for counts 0, 1, ...
   missing = "drop"                   # leave the record out (default: missing values are an error)
+
+  [person]                           # if a person can have several records (default: one each)
+  column = "patient"                 # whose the record is: read, never coded
+  most = 3                           # the first 3 of each are kept, and the noise covers all 3 at once
 
   [columns.age]
   range = [18, 100]                  # clipped to it
@@ -58,6 +65,7 @@ example of a codebook:
 Missing: TypeAlias = Literal["drop", "column"] | None
 _SPARSE_FROM = 20  # columns for each number that a record has: there sparse rows are smaller and as fast
 _LONGEST_WORD = 200
+_DIGITS = 15  # more would not be a float64 exactly
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -116,32 +124,73 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """A label with two values, (4)."""
+    """A label with two or more values, (4)."""
 
     column: str
-    classes: tuple[str, str]
+    classes: tuple[str, ...]
     missing: Missing
+
+    @property
+    def task(self) -> Task:
+        """What it is to predict."""
+        return Task("binary" if len(self.classes) == 2 else "multiclass", self.classes)
 
     def code(self, cell: str, decimal: str) -> tuple[int, float]:
         """Return 0 and the label; raise `ValueError` that says what was expected."""
         if cell not in self.classes:
-            raise ValueError(f"expected {self.classes[0]!r} or {self.classes[1]!r}")
-        return 0, 1.0 if cell == self.classes[1] else -1.0  # (4)
+            first = " or ".join(map(repr, self.classes[:3])) + (" ..." if len(self.classes) > 3 else "")
+            raise ValueError(f"expected {first}")
+        code = float(self.classes.index(cell))
+        return 0, 2.0 * code - 1.0 if len(self.classes) == 2 else code  # (4)
 
 
-Column: TypeAlias = Classes | Number | Category
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A label that counts, (4)."""
+
+    column: str
+    most: int
+    missing: Missing
+
+    @property
+    def task(self) -> Task:
+        """What it is to predict."""
+        return Task("counts", (), 0.0, float(self.most))
+
+    def code(self, cell: str, decimal: str) -> tuple[int, float]:
+        """Return 0 and the label; raise `ValueError` that says what was expected."""
+        if not (cell.isascii() and cell.isdigit()):
+            raise ValueError("expected a count 0, 1, 2 ...")
+        return 0, float(min(int(cell[-_DIGITS:]) if len(cell) <= _DIGITS else self.most, self.most))  # (4)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """The column that says whose a record is, (5)."""
+
+    column: str
+    most: int
+    """The most records of one person."""
+
+
+MOST_RECORDS = 1000
+"""Of one person: noise for more drowns everything."""
+
+Label: TypeAlias = Classes | Count | Number
+Column: TypeAlias = Classes | Count | Number | Category
 
 
 @dataclass(frozen=True, slots=True)
 class Codebook:
     """The rules for a table; `separator` (None: detected from the header) and `decimal` describe its format."""
 
-    label: Classes | Number
+    label: Label
     columns: tuple[Number | Category, ...]
     missing_words: tuple[str, ...] = ("",)
     bias: bool = False
     separator: str | None = None
     decimal: str = "point"
+    person: Person | None = None
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -152,9 +201,19 @@ class Codebook:
     def digest(self) -> str:
         """Return 16 hexadecimal digits that are the same for equivalent codebooks."""
         parts = [(type(one).__name__, astuple(one)) for one in self.all]
-        text = json.dumps([parts, sorted(set(self.missing_words)), self.bias])
+        person = [] if self.person is None else [astuple(self.person)]
+        text = json.dumps([parts, sorted(set(self.missing_words)), self.bias, *person])
         digits = hashlib.sha256(text.encode()).hexdigest()
         return " ".join(digits[k : k + 4] for k in range(0, 16, 4))
+
+    @property
+    def task(self) -> Task:
+        """What is to be predicted."""
+        label = self.label
+        if not isinstance(label, Number):
+            return label.task
+        width = label.high - label.low  # [0, 1] is the upper half of [-1, 1]
+        return Task("regression", (), label.low - (width if label.scale[0] == 0.0 else 0.0), label.high)
 
     @property
     def sparse(self) -> bool:
@@ -169,8 +228,18 @@ class Codebook:
 
 def read_codebook(path: Path) -> Codebook:
     """Read a codebook; raise `ConfigError` for a key that is missing, unknown or of the wrong type."""
-    book = TomlTable(read_toml(path, "the codebook"), str(path))
-    book.only("label", "columns", "missing-words", "bias", "separator", "decimal")
+    return parse_codebook(read_text(path, "the codebook"), str(path))
+
+
+def codebook_digest(text: str) -> str:
+    """Return the digest of a codebook that a shard carries, empty if it carries none."""
+    return parse_codebook(text, "the codebook of the shard").digest if text else ""
+
+
+def parse_codebook(text: str, path: str) -> Codebook:
+    """Return the codebook that a text describes, of the file `path`; raise `ConfigError` as `read_codebook`."""
+    book = TomlTable(parse_toml(text, f"the codebook {path}"), path)
+    book.only("label", "columns", "missing-words", "bias", "separator", "decimal", "person")
     words = book.get("missing-words", list, [""], expected='["", "NA"] or other words', valid=_are_words)
     label, columns = book.table("label"), book.table("columns")
     name = label.get("column", str, expected='"NAME"', valid=lambda name: _are_words([name]))
@@ -185,7 +254,12 @@ def read_codebook(path: Path) -> Codebook:
         book.get("bias", bool, False),
         book.get("separator", tuple(SEPARATORS), None),
         book.get("decimal", tuple(DECIMALS), "point"),
+        _person(book.table("person")) if "person" in book.content else None,
     )
+    if codebook.person is not None and codebook.person.column in [one.column for one in codebook.all]:
+        raise ConfigError(
+            f"{path}: expected no feature or label that says whose a record is, found {codebook.person.column}: drop it"
+        )
     for one in codebook.all:
         for word in set(words) & set(getattr(one, "categories", getattr(one, "classes", ()))):
             raise ConfigError(
@@ -196,16 +270,33 @@ def read_codebook(path: Path) -> Codebook:
     return codebook
 
 
-def _label(name: str, table: TomlTable) -> Classes | Number:
+def _label(name: str, table: TomlTable) -> Label:
     """Return the label that the table [label] describes."""
-    if _is_number(table, "classes"):
-        table.only("column", "range", "scale", "missing")
-        return Number(name, *_range(table), _scale(table, (-1.0, 1.0)), table.get("missing", ("drop",), None))
-    table.only("column", "classes", "missing")
-    no, *yes = _different_words(table, "classes")
-    if len(yes) != 1:
-        raise ConfigError(f"{table.where}: expected two classes, that of -1 and that of +1, found {len(yes) + 1}")
-    return Classes(name, (no, yes[0]), table.get("missing", ("drop",), None))
+    missing: Missing = table.get("missing", ("drop",), None)
+    found = [key for key in ("range", "classes", "most") if key in table.content]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{table.where}: expected one of classes = [...], range = [low, high] and most = N (counts), found "
+            f"{' and '.join(found) or 'none'}"
+        )
+    table.only("column", *found, *(("scale",) if found == ["range"] else ()), "missing")
+    if found == ["range"]:
+        return Number(name, *_range(table), _scale(table, (-1.0, 1.0)), missing)
+    if found == ["most"]:
+        most = table.get("most", int, expected="a whole number from 1", valid=lambda value: 1 <= value <= 10**9)
+        return Count(name, most, missing)
+    classes = _different_words(table, "classes")
+    if not 2 <= len(classes) <= MOST_CLASSES:
+        raise ConfigError(f"{table.where}: expected 2 to {MOST_CLASSES} classes, found {len(classes)}")
+    return Classes(name, classes, missing)
+
+
+def _person(table: TomlTable) -> Person:
+    """Return the column of persons that the table [person] describes."""
+    table.only("column", "most")
+    name = table.get("column", str, expected='"NAME"', valid=lambda name: _are_words([name]))
+    expected = f"a whole number from 1 to {MOST_RECORDS}"
+    return Person(name, table.get("most", int, expected=expected, valid=lambda most: 1 <= most <= MOST_RECORDS))
 
 
 def _column(name: str, table: TomlTable) -> Number | Category:

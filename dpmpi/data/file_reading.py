@@ -53,6 +53,17 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
+def content_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file piece by piece, decompressed if its name ends with .gz, .bz2 or .xz."""
+    with open_file(path) as raw:
+        yield from _unpacked(path, raw) if path.suffix in _DECOMPRESSORS else iter(partial(raw.read, _CHUNK), b"")
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """Return the file of this name, plain or compressed; None if there is none."""
+    return next((path for suffix in ("", *_DECOMPRESSORS) if (path := folder / f"{name}{suffix}").exists()), None)
+
+
 def open_file(path: Path) -> IO[bytes]:
     """Open a regular file; raise `DataError` for anything else, such as a pipe, which nobody may ever fill."""
     try:

@@ -20,9 +20,10 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.data.file_reading import MOST_FEATURES, numbered_lines, shown_bytes
-from dpmpi.data.source import FileSource, Shard, Survey, signs
+from dpmpi.data.source import FileSource, Shard, Survey
 from dpmpi.errors import DataError
 from dpmpi.problem.rows import Csr, Dense, Positions, Rows, scale_rows, take
+from dpmpi.problem.task import MOST_CLASSES, Task
 
 _MAX_INDEX = 2**31 - 1
 _DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
@@ -40,6 +41,7 @@ class LibsvmFile(FileSource):
         rows = features = nonzeros = 0
         values: dict[bytes, float] = {}
         labels: set[float] = set()
+        low, high = math.inf, -math.inf
         for number, line in data_lines(self.path):
             tokens = line.split(None, 1)
             text = tokens[0]
@@ -47,7 +49,8 @@ class LibsvmFile(FileSource):
                 if len(values) > 1000:  # real labels: remembering them all would be a copy of them
                     values.clear()
                 values[text] = _label(self.path, number, text)
-                if len(labels) < 3:
+                low, high = min(low, values[text]), max(high, values[text])
+                if len(labels) <= MOST_CLASSES:
                     labels.add(values[text])
             rows += 1
             if len(tokens) > 1 and not (rest := tokens[1]).isspace():
@@ -55,7 +58,8 @@ class LibsvmFile(FileSource):
                 last = rest.rsplit(None, 1)[-1]
                 features = max(features, _pair(self.path, number, last)[0])
         _check_found(self.path, rows, features)
-        return Survey(rows, features, tuple(sorted(labels)), nonzeros)
+        span = (low, high) if len(labels) > MOST_CLASSES else None
+        return Survey(rows, features, tuple(sorted(labels)), nonzeros, span)
 
     def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
         """Read the rows of several ranks, one pass for each."""
@@ -74,8 +78,8 @@ class LibsvmFile(FileSource):
         """Read the rows numbered `mine`, in that order; the first `n` are training rows."""
         in_file = np.argsort(mine)
         found, labels = read_rows(self.path, survey, mine[in_file].tolist())
-        if self.options.binary:
-            labels = signs(labels, survey.labels, str(self.path))
+        task = self.declared_task(survey) or Task()
+        labels = task.coded(labels, self.title)
         place = np.argsort(in_file)
         dense = survey.nonzeros > _DENSE_FROM * survey.rows * survey.features
         parts = []
@@ -86,7 +90,7 @@ class LibsvmFile(FileSource):
             if self.options.normalize:
                 scale_rows(rows, 1.0)
             parts.append((rows, labels[positions]))
-        return Shard(*parts[0], *parts[1])
+        return Shard(*parts[0], *parts[1], task=task)
 
 
 def read_rows(path: Path, survey: Survey | None = None, wanted: Sequence[int] | None = None) -> tuple[Csr, Array]:

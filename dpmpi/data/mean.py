@@ -72,6 +72,9 @@ class Mean(GeneratedSource):
             kind = self.options.deal.kind
             raise ConfigError(f"mean: expected --deal even or sizes for points without labels, found {kind}")
 
+    def declared_task(self, survey: Survey | None) -> None:
+        """Return None: there are no labels."""
+
     def survey(self) -> Survey:
         """Return the sizes, which are known without looking."""
         return Survey(self.samples, self.dimension, (), self.samples * self.dimension)

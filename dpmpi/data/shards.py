@@ -2,31 +2,40 @@
 
 `shards:PATTERN` names rank i's file by the pattern with `{rank}` filled in. A file is either an `.npz` as
 `write_shards` makes it (dense: X, y; sparse: indptr, indices, data, dimension, y) or LIBSVM text, plain or compressed.
-An `.npz` whose records were partly in an earlier one says so by an array `continues`, see `Shard.continues`.
+An `.npz` whose records were partly in an earlier one says so by an array `continues`, see `Shard.continues`; one that
+was coded from a table carries the text of its codebook, which is public, in an array `codebook`. One whose persons have
+several records has an array `person`, whose each record is, and a number `most` of records that none of them exceeds.
 There is no survey: nobody but the rank itself looks at its file.
 
-Class labels are -1/+1 or 0/1. 1/2 is refused: a shard that holds one class only would be read as the wrong one.
+A codebook declares what the labels are, and an `.npz` that `write_shards` made says it in an array `task` (JSON): there
+they are coded already. In other files they stand as they are, and flags declare them: names of classes, the range of
+numbers. Nothing is taken from private labels. Without flags they are two classes, -1/+1 or 0/1; 1/2 is refused, since a
+shard that holds one class only would be read as the wrong one.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
 from dpmpi.core.files import writing
+from dpmpi.data.codebook import parse_codebook
 from dpmpi.data.file_reading import MOST_FEATURES, MOST_TIMES, largest_content, open_file
 from dpmpi.data.libsvm import read_rows
-from dpmpi.data.source import Shard, Source, SourceOptions, Survey, held_out
+from dpmpi.data.persons import checked_persons, numbered, rows_of
+from dpmpi.data.source import Shard, Source, SourceOptions, Survey, fingerprint, held_out
 from dpmpi.errors import ConfigError, DataError
-from dpmpi.problem.rows import Csr, Dense, Rows, check_finite, scale_rows, take
+from dpmpi.problem.rows import Csr, Dense, Positions, Rows, check_finite, scale_rows, take
+from dpmpi.problem.task import Task
 from dpmpi.rng import public_generator
 
 
@@ -36,6 +45,7 @@ class ShardFiles(Source):
 
     name = "shards"
     private = True
+    holds_out = True
     pattern: str
 
     @classmethod
@@ -55,38 +65,78 @@ class ShardFiles(Source):
         raise ConfigError("expected data whose rows can be counted, found shards, which their ranks alone know")
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
-        """Read the rank's own file; the test rows are the last ones after a shuffle."""
+        """Read the rank's own file; the test rows are the last ones after a shuffle, all of a person or none."""
         path = shard_path(self.pattern, rank)
         if not path.exists():
             missing = DataError(f"cannot read the shard of rank {rank}: no such file {path}")
             missing.public = True
             raise missing
-        continues = False
         if path.suffix == ".npz":
-            rows, labels, continues = read_shard(path)
+            stored = read_shard(path)
         else:
-            rows, labels = _read_text(path, rank, self.options.dimension)
-        if rows.count == 0 or rows.dimension == 0:
-            raise DataError(f"{path}: expected rows and features, found {rows.count} rows of {rows.dimension} features")
-        if self.options.binary:
-            labels = _signs(labels, path)
-        tests = held_out(rows.count, self.options.test_fraction)
-        if tests == rows.count:
-            fraction = self.options.test_fraction
-            raise DataError(
-                f"{path}: expected rows to train on, found none of {rows.count} at test fraction {fraction}"
-            )
+            stored = StoredShard(*_read_text(path, rank, self.options.dimension))
+        rows, labels = stored.rows, stored.labels
+        shard = make_shard(rows, labels, rank, self.options, str(path), said=stored.task, persons=stored.persons)
+        return replace(shard, continues=stored.continues, codebook=stored.codebook, most=stored.most)
+
+
+def make_shard(
+    rows: Rows,
+    labels: Array,
+    rank: int,
+    options: SourceOptions,
+    what: str,
+    tests: tuple[Rows, Array] | None = None,
+    said: Task | None = None,
+    *,
+    persons: Positions | None = None,
+) -> Shard:
+    """Return a rank's own records as a shard: labels coded, rows scaled in place.
+
+    Unless test records are given, they are the last ones after a shuffle: of the persons, if `persons` says whose each
+    record is, with all that they have. `what` is what errors call the records, `said` what their labels are coded for
+    already.
+    """
+    if rows.count == 0 or rows.dimension == 0:
+        raise DataError(f"{what}: expected rows and features, found {rows.count} rows of {rows.dimension} features")
+    task = _declared(options, said)
+    if said is None:
+        labels = task.coded(labels, what)
+        tests = tests and (tests[0], task.coded(tests[1], what))
+    units = rows.count if persons is None else int(persons.max()) + 1
+    held = 0 if tests else held_out(units, options.test_fraction)
+    if held == units:
+        fraction = options.test_fraction
+        raise DataError(f"{what}: expected rows to train on, found none of {rows.count} at test fraction {fraction}")
+    if options.normalize:
+        scale_rows(rows, 1.0)
         if tests:
-            order = public_generator(self.options.seed, "shuffle", rank).permutation(rows.count)
-            train, test = order[:-tests], order[-tests:]
-            shard = Shard(take(rows, train), labels[train], take(rows, test), labels[test], continues)
-        else:
-            nothing = np.empty(0, np.intp)
-            shard = Shard(rows, labels, take(rows, nothing), labels[nothing], continues)
-        if self.options.normalize:
-            scale_rows(shard.rows, 1.0)
-            scale_rows(shard.test_rows, 1.0)
-        return shard
+            scale_rows(tests[0], 1.0)
+    if not held:
+        nothing = np.empty(0, np.intp)
+        return Shard(rows, labels, *(tests or (take(rows, nothing), labels[nothing])), task=task, persons=persons)
+    order = public_generator(options.seed, "shuffle", rank).permutation(units)
+    train, test = order[:-held], order[-held:]
+    if persons is not None:
+        train, test = rows_of(train, persons, units), rows_of(test, persons, units)
+        persons = numbered(persons[train])
+    parts = take(rows, train), labels[train], take(rows, test), labels[test]
+    return Shard(*parts, task=task, persons=persons, whole=fingerprint(rows, labels))
+
+
+def _declared(options: SourceOptions, said: Task | None) -> Task:
+    """Return what private labels are; raise `ConfigError` if nobody says it."""
+    if said is not None:
+        return options.declared.with_declared(said)
+    task = options.declared.known()
+    if task is None:
+        kind = options.declared.kind
+        flag = "--classes a,b,..." if kind == "multiclass" else "--label-range low:high"
+        raise ConfigError(
+            f"expected {flag} for --task {kind} on labels that no codebook declares, found none: they are private, so "
+            "nothing is taken from them"
+        )
+    return task
 
 
 def _read_text(path: Path, rank: int, dimension: int | None) -> tuple[Rows, Array]:
@@ -133,15 +183,43 @@ def write_shards(source: Source, size: int, pattern: str, progress: Callable[[in
     for rank in range(size):
         path = shard_path(pattern, rank)
         shard = whole.load(survey, rank, size)
-        write_npz(path, shard.rows, shard.labels)
+        write_npz(path, shard.rows, shard.labels, task=shard.task)
         paths.append(path)
         progress(rank + 1)
     return paths
 
 
-def write_npz(path: Path, rows: Rows, labels: Array, *, continues: bool = False) -> None:
-    """Write one shard, readable by its owner only; `continues` as in `Shard`."""
+class StoredShard(NamedTuple):
+    """What a file of `write_npz` holds."""
+
+    rows: Rows
+    labels: Array
+    continues: bool = False
+    codebook: str = ""
+    task: Task | None = None
+    persons: Positions | None = None
+    most: int = 1
+
+
+def write_npz(
+    path: Path,
+    rows: Rows,
+    labels: Array,
+    *,
+    continues: bool = False,
+    codebook: str = "",
+    task: Task | None = None,
+    persons: Positions | None = None,
+    most: int = 1,
+) -> None:
+    """Write one shard, readable by its owner only; the flags as in `Shard`."""
     arrays: dict[str, Any] = {"y": labels} | ({"continues": np.array(True)} if continues else {})
+    if codebook:
+        arrays["codebook"] = np.array(codebook)
+    if task is not None:
+        arrays["task"] = np.array(json.dumps(task.to_dict()))
+    if persons is not None:
+        arrays |= {"person": persons, "most": np.array(most)}
     if isinstance(rows, Dense):
         arrays["X"] = rows.matrix
     else:
@@ -152,13 +230,18 @@ def write_npz(path: Path, rows: Rows, labels: Array, *, continues: bool = False)
 
 def read_npz(path: Path) -> tuple[Rows, Array]:
     """Read the rows and labels of `write_npz`; raise `DataError` for anything else, NaN and infinity included."""
-    rows, labels, _ = read_shard(path)
-    return rows, labels
+    found = read_shard(path)
+    return found.rows, found.labels
 
 
-def read_shard(path: Path) -> tuple[Rows, Array, bool]:
-    """Read a file of `write_npz` as `read_npz` does, and whether it continues another one."""
+def read_shard(path: Path, *, labelled: bool = True) -> StoredShard:
+    """Read a file of `write_npz` as `read_npz` does, with what else it holds; unless `labelled`, labels may be NaN."""
     found = _read_arrays(path)
+    persons, most = found.pop("person", None), found.pop("most", None)
+    try:
+        codebook, task = _said(found)
+    except (ConfigError, DataError) as error:
+        raise DataError(f"{path}: {error}") from None
     continues = "continues" in found and bool(np.any(found.pop("continues")))
     names = set(found)
     if names not in ({"X", "y"}, {"indptr", "indices", "data", "dimension", "y"}):
@@ -178,11 +261,41 @@ def read_shard(path: Path) -> tuple[Rows, Array, bool]:
         check_finite(rows)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    if labels.shape != (rows.count,):
-        raise DataError(f"{path}: expected one label for each of {rows.count} rows, found shape {labels.shape}")
-    if not np.isfinite(labels).all():
-        raise DataError(f"{path}: expected finite labels, found another in row {int(np.argmin(np.isfinite(labels)))}")
-    return rows, labels, continues
+    check_labels(labels, rows.count, str(path), known=labelled)
+    if (persons is None) != (most is None):
+        raise DataError(f"{path}: expected the arrays person and most together, found one: code the table anew")
+    stored = StoredShard(rows, labels, continues, codebook, task)
+    if persons is None or most is None:
+        return stored
+    numbers, limit = checked_persons(persons, most, rows.count, str(path))
+    return stored._replace(persons=numbers, most=limit)
+
+
+def _said(found: dict[str, NDArray[Any]]) -> tuple[str, Task | None]:
+    """Take the codebook's text out of the arrays, and what labels are coded for: what it says, or the array `task`."""
+    texts = {}
+    for name in ("codebook", "task"):
+        text = found.pop(name, np.array(""))
+        if text.ndim or text.dtype.kind != "U":
+            raise DataError(f"expected a text as {name}, found other values: code the table anew")
+        texts[name] = str(text)
+    if texts["codebook"]:
+        return texts["codebook"], parse_codebook(texts["codebook"], "the codebook of the shard").task
+    if not texts["task"]:
+        return "", None
+    try:
+        content = json.loads(texts["task"])
+    except ValueError:
+        content = None
+    return "", Task.from_dict(content)
+
+
+def check_labels(labels: Array, count: int, what: str, *, known: bool = True) -> None:
+    """Raise `DataError` unless there is a label for each of `count` rows, finite if it is to be `known`."""
+    if labels.shape != (count,):
+        raise DataError(f"{what}: expected one label for each of {count} rows, found shape {labels.shape}")
+    if known and not np.isfinite(labels).all():
+        raise DataError(f"{what}: expected finite labels, found another in row {int(np.argmin(np.isfinite(labels)))}")
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -224,14 +337,3 @@ def _rows(found: dict[str, Any]) -> Rows:
             "expected vectors indptr, indices, data and one number dimension, found other shapes: write the file anew"
         )
     return Csr(indptr, indices, data, int(dimension))
-
-
-def _signs(labels: Array, path: Path) -> Array:
-    """Map -1/+1 or 0/1 to -1 and +1."""
-    values = sorted(set(np.unique(labels).tolist()))
-    if not (set(values) <= {-1.0, 1.0} or set(values) <= {0.0, 1.0}):
-        raise DataError(  # without the labels that were found: the message goes to all ranks
-            f"{path}: expected class labels -1/+1 or 0/1, found others: recode them, or use --loss squared for real "
-            "labels"
-        )
-    return np.where(labels == 1.0, 1.0, -1.0)

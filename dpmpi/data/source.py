@@ -21,6 +21,7 @@ from dpmpi.core import Array
 from dpmpi.data.dealing import EVEN, Deal, Part, evenly, pick
 from dpmpi.errors import ConfigError, DataError, nearest
 from dpmpi.problem.rows import Csr, Dense, Positions, Rows
+from dpmpi.problem.task import Declared, Task
 from dpmpi.rng import public_generator
 
 
@@ -34,6 +35,16 @@ class Shard:
     test_labels: Array
     continues: bool = False
     """Whether it was coded from a table that shares records with an earlier one (`data table --continues`)."""
+    codebook: str = ""
+    """The text of the codebook, public, by which it was coded from a table; empty if it was not."""
+    task: Task | None = None
+    """What its labels are coded for; None for what the settings say."""
+    persons: Positions | None = None
+    """Whose each training record is, as numbers from 0 on; None if every record is a person of its own."""
+    most: int = 1
+    """The most records of one person, held-out ones included: those of a person are all held out, or none."""
+    whole: str | None = None
+    """The fingerprint of the shard before rows were held out; None if none were, or none is kept."""
 
     def row_bytes(self) -> Iterator[bytes]:
         """Yield every record, held out or not, as bytes that do not depend on the others."""
@@ -43,33 +54,50 @@ class Shard:
     @cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the training rows and labels, in hex."""
-        rows = self.rows
-        arrays = [rows.matrix] if isinstance(rows, Dense) else [rows.indptr, rows.indices, rows.data]
-        h = hashlib.sha256(f"{type(rows).__name__} {rows.count} {rows.dimension}".encode())
-        for array in (*arrays, self.labels):
-            h.update(array.dtype.str.encode())
-            h.update(array.data.cast("B") if array.size else b"")
-        return h.hexdigest()
+        return fingerprint(self.rows, self.labels)
+
+    @property
+    def identity(self) -> str:
+        """The fingerprint of all rows: the same whichever of them are held out."""
+        return self.whole or self.fingerprint
+
+
+def fingerprint(rows: Rows, labels: Array) -> str:
+    """Return the SHA-256 of rows and labels, in hex."""
+    arrays = [rows.matrix] if isinstance(rows, Dense) else [rows.indptr, rows.indices, rows.data]
+    h = hashlib.sha256(f"{type(rows).__name__} {rows.count} {rows.dimension}".encode())
+    for array in (*arrays, labels):
+        h.update(array.dtype.str.encode())
+        h.update(array.data.cast("B") if array.size else b"")
+    return h.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Public sizes from one pass over the data. `labels` holds the distinct values in order, three at most."""
+    """Public sizes from one pass over the data. `labels` holds the distinct values in order, as many as classes may be.
+
+    If there are more, one more is there, and `span` has the smallest and the largest of all.
+    """
 
     rows: int
     features: int
     labels: tuple[float, ...]
     nonzeros: int
+    span: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the survey as JSON-ready values."""
-        return asdict(self) | {"labels": list(self.labels)}
+        return asdict(self) | {"labels": list(self.labels), "span": None if self.span is None else list(self.span)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Survey:
         """Return the survey that `to_dict` described."""
         labels = tuple(float(label) for label in fields["labels"])
-        return cls(int(fields["rows"]), int(fields["features"]), labels, int(fields["nonzeros"]))
+        span = None if fields["span"] is None else (float(fields["span"][0]), float(fields["span"][1]))
+        return cls(int(fields["rows"]), int(fields["features"]), labels, int(fields["nonzeros"]), span)
+
+
+UNDECLARED = Declared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +109,17 @@ class SourceOptions:
     normalize: bool = True
     """Scale every row down to norm 1 at most: public, and local to the record."""
     test_fraction: float = 0.0
+    usual_tests: bool = False
+    """Whether nobody said which rows are held out: a source may then hold out those that were published as such."""
     seed: int = 0
-    loss: str = "hinge"
+    loss: str | None = None
+    """The loss, if it is given."""
     dimension: int | None = None
     """The number of features of shards that do not say it themselves."""
     deal: Deal = EVEN
     """Which training rows fall to which rank."""
-
-    @property
-    def binary(self) -> bool:
-        """Whether labels are two classes, -1 and +1, and not real numbers."""
-        return self.loss != "squared"
+    declared: Declared = UNDECLARED
+    """What flags say about the labels; its kind may follow from the loss."""
 
     def check(self) -> None:
         """Raise `ConfigError` for values that no source can serve."""
@@ -99,10 +127,9 @@ class SourceOptions:
             raise ConfigError(f"expected at least 1 sample, found {self.samples}")
         if not 0.0 <= self.test_fraction < 1.0:
             raise ConfigError(f"expected a test fraction of at least 0 and below 1, found {self.test_fraction}")
-        if self.deal.kind == "dirichlet" and not self.binary:
-            raise ConfigError(
-                f"expected classes for --deal dirichlet, found real labels (--loss {self.loss}): take --deal sorted"
-            )
+        if self.deal.kind == "dirichlet" and self.declared.kind in ("regression", "counts"):
+            kind = self.declared.kind
+            raise ConfigError(f"expected classes for --deal dirichlet, found {kind}: take --deal sorted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +139,9 @@ class Source:
     name: ClassVar[str]
     """How a specification begins."""
     private: ClassVar[bool] = False
-    """Whether the rows are a rank's own secret, so that evaluating the model on them is off by default."""
+    """Whether the rows are a rank's own secret, so that they are not evaluated without noise by default."""
+    holds_out: ClassVar[bool] = False
+    """Whether a part of the rows is held out for a private evaluation, if nobody says otherwise."""
     options: SourceOptions
 
     @classmethod
@@ -128,6 +157,14 @@ class Source:
     def title(self) -> str:
         """What an error calls it."""
         return self.name
+
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Return the names of the features; None where they are numbers from 1 on, or a codebook names them."""
+        return None
+
+    def declared_task(self, survey: Survey | None) -> Task | None:
+        """Return what the labels are; None if only those who have the records know, or nobody."""
+        return None if survey is None else self.options.declared.with_labels(survey.labels, survey.span, self.title)
 
     def training_rows(self, survey: Survey) -> int:
         """Return how many training rows there are to deal out."""
@@ -147,6 +184,14 @@ class Source:
     def shard_sizes(self, survey: Survey, size: int) -> list[int]:
         """Return how many training rows each of `size` ranks has."""
         return [len(part) for part in self.parts(survey, size)]
+
+    def test_rows(self, survey: Survey) -> int:
+        """Return how many rows are held out."""
+        return 0
+
+    def test_sizes(self, survey: Survey, size: int) -> list[int]:
+        """Return how many held-out rows each of `size` ranks has."""
+        return [len(evenly(self.test_rows(survey), rank, size)) for rank in range(size)]
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Return the rows of `rank`."""
@@ -215,6 +260,10 @@ class FileSource(Source):
             raise ConfigError(f"expected at least the {total} samples asked for, found that {found}")
         return total - held_out(total, self.options.test_fraction)
 
+    def test_rows(self, survey: Survey) -> int:
+        """Return how many of the `samples` wanted are held out."""
+        return (self.options.samples or survey.rows) - self.training_rows(survey)
+
     @property
     def title(self) -> str:
         """The path."""
@@ -243,7 +292,7 @@ class FileSource(Source):
         The rows of a file are permuted by the shared seed and cut to `samples`; the last of these are held out.
         """
         order, trains, parts = self._order(survey), self.training_rows(survey), self.parts(survey, size)
-        tests = (self.options.samples or survey.rows) - trains
+        tests = self.test_rows(survey)
         dealt = []
         for rank in ranks:
             test = evenly(tests, rank, size)
@@ -267,17 +316,6 @@ def check_dealt(count: int, size: int, what: str) -> None:
 def held_out(count: int, test_fraction: float) -> int:
     """Return how many of `count` rows are test rows."""
     return round(test_fraction * count)
-
-
-def signs(labels: Array, values: tuple[float, ...], what: str) -> Array:
-    """Map the two label values, in order, to -1 and +1; raise `DataError` unless there are two."""
-    if len(values) != 2:
-        found = ", ".join(f"{value:g}" for value in values) + (" and perhaps more" if len(values) > 2 else "")
-        raise DataError(
-            f"{what}: expected exactly two label values, found {found}: choose another file, or --loss squared for "
-            "real labels"
-        )
-    return np.where(labels == values[1], 1.0, -1.0)
 
 
 def widen(shard: Shard, dimension: int) -> Shard:

@@ -4,9 +4,11 @@ With g normal (on all columns, or on k random columns of a sparse row), w standa
 standard deviation d_j = j^-decay,
 
     a  = g / |g|,   w* = w / |w|,   s = <a, w*> sqrt(sum_j d_j^2 / sum_j (d_j w*_j)^2)    (s has variance 1)       (1)
-    svm:         y = sign(s), the other sign with probability `flip`                                             (2)
+    svm:         y = 1 if s > 0, else -1; the other one with probability `flip`                                  (2)
     logistic:    P(y = +1) = 1 / (1 + exp(-4 s))                                                                 (3)
     regression:  y = s + 0.1 e clipped to [-1, 1], e standard normal                                             (4)
+    counts:      y Poisson with the expectation e^s, 20 at most                                                  (9)
+    multiclass:  y = argmax_k s_k, each s_k by a w of its own; with probability `flip` one of the others         (10)
 
 decay = 0 is the hardest case for private learning: all directions matter alike. Real data have a few strong directions
 and many weak ones, as decay = 0.5 does.
@@ -51,10 +53,19 @@ from dpmpi.data.dealing import Part, evenly
 from dpmpi.data.source import GeneratedSource, Shard, SourceOptions, Survey, held_out
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.problem.rows import Csr, Dense, Positions, Rows
+from dpmpi.problem.task import MOST_CLASSES, Task, TaskKind
 from dpmpi.rng import public_generator
 
-Task: TypeAlias = Literal["svm", "logistic", "regression"]
-_TASK_OF_LOSS: dict[str, Task] = {"hinge": "svm", "logistic": "logistic", "squared": "regression"}
+Labels: TypeAlias = Literal["svm", "logistic", "regression", "counts", "multiclass"]
+_TASKS: dict[Labels, TaskKind] = {
+    "svm": "binary",
+    "logistic": "binary",
+    "regression": "regression",
+    "counts": "counts",
+    "multiclass": "multiclass",
+}
+_MOST = 20
+"""The largest count of (9)."""
 
 _BLOCK = 128
 _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, scaling and scoring
@@ -64,13 +75,13 @@ _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, 
 class Synthetic(GeneratedSource):
     """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0,skew=0,zipf=0,shift=0,topic=0.5`.
 
-    `samples` counts training rows; `shift` and `topic` belong to documents, zipf > 0.
+    `samples` counts training rows; `shift` and `topic` belong to documents, zipf > 0; `classes` to task=multiclass.
     """
 
     name = "synthetic"
     samples: int = 2000
     features: int = 100
-    task: Task = "svm"
+    task: Labels = "svm"
     density: float = 1.0
     flip: float = 0.05
     decay: float = 0.0
@@ -78,13 +89,22 @@ class Synthetic(GeneratedSource):
     zipf: float = 0.0
     shift: float = 0.0
     topic: float = 0.5
+    classes: int = 3
 
     @classmethod
     def complete(cls, given: dict[str, Any], options: SourceOptions) -> None:
         """Add the task of the loss; raise `ConfigError` for values of another task, or of documents."""
-        given.setdefault("task", _TASK_OF_LOSS.get(options.loss, "svm"))
-        if given["task"] != "svm" and "flip" in given:
-            raise ConfigError(f"synthetic: expected flip with task=svm only, found task={given['task']}: leave it out")
+        kind = options.declared.kind
+        usual = "logistic" if options.loss == "logistic" else "svm"
+        given.setdefault("task", usual if kind in (None, "binary") else kind)
+        if given["task"] not in ("svm", "multiclass") and "flip" in given:
+            raise ConfigError(
+                f"synthetic: expected flip with task=svm or multiclass only, found task={given['task']}: leave it out"
+            )
+        if given["task"] != "multiclass" and "classes" in given:
+            raise ConfigError(
+                f"synthetic: expected classes with task=multiclass only, found task={given['task']}: leave it out"
+            )
         if not given.get("zipf"):
             for name in {"shift", "topic"} & given.keys():
                 raise ConfigError(
@@ -93,12 +113,19 @@ class Synthetic(GeneratedSource):
 
     def check(self) -> None:
         """Raise `ConfigError` for options that make no data."""
-        tasks = list(_TASK_OF_LOSS.values())
-        if self.task not in tasks:
-            near = nearest(self.task, tasks)
-            raise ConfigError(f"synthetic: expected a task among {', '.join(tasks)}, found {self.task!r}{near}")
-        if self.task == "regression" and self.options.binary:
-            raise ConfigError(f"synthetic: expected --loss squared for task=regression, found {self.options.loss}")
+        if self.task not in _TASKS:
+            near = nearest(self.task, _TASKS)
+            raise ConfigError(f"synthetic: expected a task among {', '.join(_TASKS)}, found {self.task!r}{near}")
+        kind = self.options.declared.kind or _TASKS[self.task]
+        if kind != _TASKS[self.task] and (kind, _TASKS[self.task]) != ("regression", "binary"):
+            raise ConfigError(
+                f"synthetic: expected --task {_TASKS[self.task]} for task={self.task}, found {kind}: add it, or a loss "
+                "for it"
+            )
+        if not 2 <= self.classes <= MOST_CLASSES:
+            raise ConfigError(f"synthetic: expected 2 to {MOST_CLASSES} classes, found {self.classes}")
+        if self.zipf and self.task in ("multiclass", "counts"):
+            raise ConfigError(f"synthetic: expected two classes or numbers for documents, found task={self.task}")
         for name in ("samples", "features"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"synthetic: expected {name} >= 1, found {getattr(self, name)}")
@@ -125,11 +152,25 @@ class Synthetic(GeneratedSource):
         """The test rows, which come on top of `samples`."""
         return held_out(self.samples, self.options.test_fraction)
 
+    def test_rows(self, survey: Survey) -> int:
+        """Return `tests`."""
+        return self.tests
+
     def survey(self) -> Survey:
         """Return the sizes, which are known without looking."""
         rows = self.samples + self.tests
-        labels = () if self.task == "regression" else (-1.0, 1.0)
+        labels = (-1.0, 1.0) if _TASKS[self.task] == "binary" else ()
         return Survey(rows, self.features, labels, rows * self.nonzeros)
+
+    def declared_task(self, survey: Survey | None) -> Task:
+        """Return what the labels are, which is known without looking."""
+        kinds: dict[TaskKind, Task] = {
+            "binary": Task(),
+            "multiclass": Task("multiclass", tuple(map(str, range(self.classes)))),
+            "regression": Task("regression", ()),
+            "counts": Task("counts", (), 0.0, float(_MOST)),
+        }
+        return self.options.declared.with_declared(kinds[_TASKS[self.task]])
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Generate the rows of `rank`; the test rows are the ones after all training rows."""
@@ -143,7 +184,7 @@ class Synthetic(GeneratedSource):
         for rank in ranks:
             test = evenly(self.tests, rank, size)
             tests = self._generate(range(self.samples + test.start, self.samples + test.stop))
-            shards.append(Shard(*self._generate(parts[rank]), *tests))
+            shards.append(Shard(*self._generate(parts[rank]), *tests, task=self.declared_task(survey)))
         return shards
 
     def training_labels(self, survey: Survey) -> Array:
@@ -191,10 +232,21 @@ class Synthetic(GeneratedSource):
         """Label the rows of a tile by their scores s."""
         if self.task == "regression":
             tile.labels[:] = np.clip(score + 0.1 * noise, -1.0, 1.0)  # (4)
+        elif self.task == "multiclass":
+            best, others = score.argmax(axis=1), np.ceil(noise / max(self.flip, 1e-300) * (self.classes - 1))
+            tile.labels[:] = np.where(noise < self.flip, (best + others) % self.classes, best)  # (10)
+        elif self.task == "counts":
+            expected, total = np.exp(score), np.zeros_like(score)
+            term = np.exp(-expected)
+            tile.labels[:] = 0.0
+            for k in range(_MOST):
+                total += term
+                tile.labels[:] += noise > total  # (9), by the distribution function
+                term *= expected / (k + 1)
         elif self.task == "logistic":
             tile.labels[:] = np.where(np.log(noise / (1.0 - noise)) < 4.0 * score, 1.0, -1.0)  # (3), by the logit of u
         else:
-            tile.labels[:] = np.where((score >= 0.0) == (noise >= self.flip), 1.0, -1.0)  # (2)
+            tile.labels[:] = np.where((score > 0.0) == (noise >= self.flip), 1.0, -1.0)  # (2)
 
     def _label_noise(self, block: int) -> Array:
         """Return the noise of a block's labels: normal for regression, else uniform on the open interval (0, 1)."""
@@ -237,6 +289,8 @@ class _Records:
         self.features, self.sparse = source.features, source.density < 1.0
         w = public_generator(source.options.seed, "separator").standard_normal(source.features)
         w *= 1.0 / math.sqrt(np.einsum("i,i", w, w))
+        many = (source.features, source.classes) if source.task == "multiclass" else None
+        self.many = None if many is None else public_generator(source.options.seed, "separators").standard_normal(many)
         d = None if source.decay == 0.0 else np.arange(1.0, source.features + 1.0) ** -source.decay
         self.w, self.d = w, d
         self.gain = math.sqrt(source.features if d is None else np.sum(d * d) / np.sum((d * w) ** 2))
@@ -256,6 +310,9 @@ class _Records:
         if self.d is not None:
             a *= self.d[tile.columns] if self.sparse else self.d
         _scale(a, self.features)  # (1)
+        if self.many is not None:
+            W = self.many[tile.columns] if self.sparse else self.many
+            return np.asarray(np.einsum("ij,ijk->ik" if self.sparse else "ij,jk->ik", a, W))
         s = np.einsum("ij,ij->i", a, self.w[tile.columns]) if self.sparse else np.einsum("ij,j->i", a, self.w)
         return np.asarray(self.gain * s)
 

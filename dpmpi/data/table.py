@@ -1,10 +1,10 @@
-"""Tables of records (CSV) as shards, coded by a codebook that all parties agreed on beforehand.
+"""Tables of records (CSV, Parquet) as shards, coded by a codebook that all parties agreed on beforehand.
 
 The cells of a record become numbers by (1) to (4) of `codebook.py`, laid side by side in the order of the codebook, and
 
-    row:  a / max(1, |a|), where a may end with a column that is always 1 (bias)                                    (5)
+    row:  a / max(1, |a|), where a may end with a column that is always 1 (bias)                                    (6)
 
-Privacy: (5) looks at one record at a time too. Whether rows are stored dense or sparse follows from the codebook. How
+Privacy: (6) looks at one record at a time too. Whether rows are stored dense or sparse follows from the codebook. How
 many records were left out for a missing value shows in the number of rows, which is public: the promise is for the
 records that are kept.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,13 +24,14 @@ from pathlib import Path
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.data.codebook import DECIMALS, SEPARATORS, Classes, Codebook, Column
+from dpmpi.data.codebook import DECIMALS, SEPARATORS, Classes, Codebook, Column, Count
 from dpmpi.data.file_reading import numbered_lines
 from dpmpi.data.libsvm import to_dense
+from dpmpi.data.parquet import SUFFIXES, parquet_records
 from dpmpi.data.shards import read_npz
 from dpmpi.data.source import record_bytes
-from dpmpi.errors import DataError, nearest
-from dpmpi.problem.rows import Csr, Rows, scale_rows
+from dpmpi.errors import DataError, nearest, shown
+from dpmpi.problem.rows import Csr, Positions, Rows, scale_rows
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Coded:
     """How many records were left out for a missing value."""
     unused: tuple[str, ...]
     """The columns of the table that the codebook does not name."""
+    persons: Positions | None = None
+    """Whose each record is, as numbers from 0 on; None if the codebook has no persons."""
+    beyond: int = 0
+    """How many records were left out because their persons had enough of them."""
 
 
 def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Coded:
@@ -52,35 +57,117 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
     Without labels the label's column need not be there, and is not looked at.
     """
     wanted = codebook.all if labelled else codebook.columns
-    records = _records(path, codebook, [one.column for one in wanted])
-    header = next(records)[1]
-    places = [(one, _place(path, header, one.column)) for one in wanted]
-    labels, ends, indices, values = array("d"), array("q", [0]), array("q"), array("d")
-    dropped = 0
-    for line, cells in records:
-        coded = _code(f"{path}:{line}", codebook, [(one, cells[place]) for one, place in places])
+    lines = _records(path, codebook, [one.column for one in wanted])
+    header = next(lines)[1]
+    records = ((f"{path}:{line}", cells) for line, cells in lines)
+    return code_records(header, records, codebook, str(path), labelled=labelled)
+
+
+def code_records(
+    header: Sequence[str],
+    records: Iterable[tuple[str, Sequence[str]]],
+    codebook: Codebook,
+    what: str,
+    *,
+    labelled: bool = True,
+) -> Coded:
+    """Code records, each with what errors call it; `what` is what they call the table."""
+    wanted = codebook.all if labelled else codebook.columns
+    places = [(one, _place(what, header, one.column)) for one in wanted]
+    labels, built, dropped = array("d"), _Built(codebook), 0
+    person = codebook.person if labelled else None
+    whose = -1 if person is None else _place(what, header, person.column)
+    names: dict[str, int] = {}
+    counts, persons, beyond = array("q"), array("q"), 0
+    for where, cells in records:
+        coded = _code(where, codebook, [(one, cells[place]) for one, place in places])
         if coded is None:
             dropped += 1
             continue
+        if person is not None:
+            if cells[whose] in codebook.missing_words:
+                raise DataError(f"{where}: column {person.column}: expected whose the record is, found none")
+            number = names.setdefault(cells[whose], len(names))
+            if number == len(counts):
+                counts.append(0)
+            if counts[number] == person.most:
+                beyond += 1
+                continue  # (5)
+            counts[number] += 1
+            persons.append(number)
         labels.append(coded.pop(0)[1] if labelled else math.nan)
-        start = 0
-        for column, (offset, value) in zip(codebook.columns, coded, strict=True):
-            indices.append(start + offset)
-            values.append(value)
-            start += len(column.features)
-        if codebook.bias:
-            indices.append(start)
-            values.append(1.0)
-        ends.append(len(indices))
+        built.add(coded)
     if not labels:
         raise DataError(
-            f"{path}: expected records below the header, found none without missing values ({dropped} with)"
+            f"{what}: expected records below the header, found none without missing values ({dropped} with)"
         )
-    rows: Rows = Csr(np.asarray(ends), np.asarray(indices), np.asarray(values), len(codebook.features))
-    rows = rows if codebook.sparse else to_dense(rows)
-    scale_rows(rows, 1.0)  # (5)
-    unused = tuple(name for name in header if name not in [one.column for one in codebook.all])
-    return Coded(rows, np.asarray(labels), dropped, unused)
+    rows = built.rows()
+    scale_rows(rows, 1.0)  # (6)
+    known = [one.column for one in codebook.all] + ([] if codebook.person is None else [codebook.person.column])
+    unused = tuple(name for name in header if name not in known)
+    numbers = None if person is None else np.asarray(persons, np.intp)
+    return Coded(rows, np.asarray(labels), dropped, unused, numbers, beyond)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A table of records to predict for: every record is there, those that cannot be coded with the reason."""
+
+    names: list[str]
+    """Of each record: the cell of the column that names it, or its line."""
+    problems: list[str]
+    """Of each record: why it cannot be coded; empty if it can."""
+    rows: Rows
+    """Those that can, in order, not cut to norm 1 yet."""
+    labels: Array
+    """Of the same: the codes of their labels, NaN where there is none."""
+
+
+def code_asked(path: Path, codebook: Codebook, name: str | None = None) -> Asked:
+    """Code the records of a table to predict for, by whatever order of columns; labels need not be there.
+
+    `name` is the column that names the records.
+    """
+    wanted = [*(one.column for one in codebook.all), *([] if name is None else [name])]
+    records = _records(path, codebook, wanted, ragged=True)
+    header = next(records)[1]
+    places = [(one, _place(path, header, one.column)) for one in codebook.columns]
+    named = None if name is None else _place(path, header, name)
+    label = header.index(codebook.label.column) if header.count(codebook.label.column) == 1 else None
+    names, problems, built, labels = [], [], _Built(codebook), array("d")
+    for line, cells in records:
+        names.append(str(line) if named is None else cells[named] if named < len(cells) else "")
+        try:
+            if len(cells) != len(header):
+                raise DataError(f"expected {len(header)} cells as in the header, found {len(cells)}")
+            coded = [_asked_cell(codebook, one, cells[place]) for one, place in places]
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        problems.append("")
+        built.add(coded)
+        labels.append(math.nan if label is None else _asked_label(codebook, cells[label]))
+    return Asked(names, problems, built.rows(), np.asarray(labels))
+
+
+def _asked_cell(codebook: Codebook, column: Column, cell: str) -> tuple[int, float]:
+    """Return the code of a cell; raise `DataError` that says why there is none."""
+    if cell in codebook.missing_words:
+        if column.missing != "column" or isinstance(column, Classes | Count):
+            raise DataError(f"column {column.column}: expected a value, found none")
+        return len(column.features) - 1, 1.0
+    try:
+        return column.code(cell, DECIMALS[codebook.decimal])
+    except ValueError as error:
+        raise DataError(f"column {column.column}: {error}, found {shown(cell, 40)}") from None
+
+
+def _asked_label(codebook: Codebook, cell: str) -> float:
+    """Return the code of a label, NaN if it has none."""
+    try:
+        return codebook.label.code(cell, DECIMALS[codebook.decimal])[1]
+    except ValueError:
+        return math.nan
 
 
 def rows_that_stay(coded: Coded, old: Path) -> int:
@@ -100,6 +187,32 @@ def rows_that_stay(coded: Coded, old: Path) -> int:
     return stay
 
 
+class _Built:
+    """Rows in the making, one record after the other."""
+
+    def __init__(self, codebook: Codebook) -> None:
+        self._codebook = codebook
+        self._ends, self._indices, self._values = array("q", [0]), array("q"), array("d")
+
+    def add(self, coded: Sequence[tuple[int, float]]) -> None:
+        """Add a record: for each column where in its own columns which value stands."""
+        start = 0
+        for column, (offset, value) in zip(self._codebook.columns, coded, strict=True):
+            self._indices.append(start + offset)
+            self._values.append(value)
+            start += len(column.features)
+        if self._codebook.bias:
+            self._indices.append(start)
+            self._values.append(1.0)
+        self._ends.append(len(self._indices))
+
+    def rows(self) -> Rows:
+        """Return the rows, dense or sparse as the codebook says."""
+        ends, indices, values = map(np.asarray, (self._ends, self._indices, self._values))
+        made = Csr(ends, indices, values, len(self._codebook.features))
+        return made if self._codebook.sparse else to_dense(made)
+
+
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +227,7 @@ def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -
                 found.append(column.code(cell, decimal))
             except ValueError as error:
                 raise DataError(f"{what}: {error}, found {cell[:40]!r}: mend the table") from None
-        elif column.missing == "column" and not isinstance(column, Classes):
+        elif column.missing == "column" and not isinstance(column, Classes | Count):
             found.append((len(column.features) - 1, 1.0))  # (3)
         elif column.missing == "drop":
             complete = False  # the other cells must be right all the same
@@ -124,8 +237,13 @@ def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -
     return found if complete else None
 
 
-def _records(path: Path, codebook: Codebook, wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) for the header and every record; all have as many cells as the header."""
+def _records(
+    path: Path, codebook: Codebook, wanted: Sequence[str], *, ragged: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) for the header and every record; unless `ragged`, as many cells as the header has."""
+    if path.suffix in SUFFIXES:
+        yield from parquet_records(path, codebook, wanted)
+        return
     lines = _text(path)
     first = next(lines, "")
     separator = _sniff(first, wanted) if codebook.separator is None else SEPARATORS[codebook.separator]
@@ -145,7 +263,7 @@ def _records(path: Path, codebook: Codebook, wanted: Sequence[str]) -> Iterator[
             width = len(cells)
         elif cells in ([], [""]) and width > 1:
             continue
-        elif len(cells) != width:
+        elif len(cells) != width and not ragged:
             hint = "quote cells that hold the separator"
             raise DataError(f"{path}:{line}: expected {width} cells as in the header, found {len(cells)}: {hint}")
         yield line, cells
@@ -172,9 +290,9 @@ def _sniff(header: str, wanted: Sequence[str]) -> str:
     return max(SEPARATORS.values(), key=found)
 
 
-def _place(path: Path, header: Sequence[str], column: str) -> int:
+def _place(what: str | Path, header: Sequence[str], column: str) -> int:
     if header.count(column) == 1:
         return header.index(column)
     near = nearest(column, filter(str.isprintable, header))
     found = f"{header.count(column)} of them" if column in header else f"none{near}"
-    raise DataError(f"{path}:1: expected a column {column!r} in the header, found {found}: compare with the codebook")
+    raise DataError(f"{what}:1: expected a column {column!r} in the header, found {found}: compare with the codebook")

@@ -57,17 +57,25 @@ class Batch:
 class BatchSampler:
     """Draws the records of a query from a shard that has them."""
 
-    def __init__(self, batch: Batch, records: int, stream: PrivateStream) -> None:
+    def __init__(self, batch: Batch, records: int, stream: PrivateStream, persons: Positions | None = None) -> None:
+        """Draw from `records` records; `persons` says whose each is: a batch has all records of a person or none."""
         if records < 1:
             raise DataError("expected a shard with at least one record, found none: use fewer ranks or more data")
         batch.check(records)
-        self.batch, self.records, self.stream = batch, records, stream
+        if persons is not None and batch.kind == "fixed":
+            raise ConfigError(
+                f"expected batches that persons enter with all their records, found {batch.describe()}: use full or "
+                "poisson:N"
+            )
+        self.batch, self.records, self.stream, self.persons = batch, records, stream, persons
 
     def draw(self) -> Positions | None:
         """Return the positions of a batch, in increasing order; None for all records."""
         q, b = self.records, self.batch.size
         if self.batch.kind == "full" or b == q:
             return None
+        if self.batch.kind == "poisson" and self.persons is not None:
+            return rows_of_persons(poisson_positions(self.stream, int(self.persons.max()) + 1, b / q), self.persons)
         if self.batch.kind == "poisson":
             return poisson_positions(self.stream, q, b / q)
         return fixed_positions(self.stream, q, b)
@@ -91,6 +99,13 @@ def poisson_positions(stream: PrivateStream, records: int, rate: float) -> Posit
         pieces.append(piece)
     positions = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
     return positions[: np.searchsorted(positions, records)]
+
+
+def rows_of_persons(chosen: Positions, persons: Positions) -> Positions:
+    """Return the positions of all records of the chosen persons, in increasing order."""
+    takes_part = np.zeros(int(persons.max()) + 1, np.bool_)
+    takes_part[chosen] = True
+    return np.flatnonzero(takes_part[persons])
 
 
 def fixed_positions(stream: PrivateStream, records: int, size: int) -> Positions:

@@ -17,7 +17,15 @@ Floating point: |fl(sum) - sum| <= n u n L' for a sum of n <= q such vectors in 
 
 the value that is *computed* moves by at most the declared 2 L w / b.
 
-The same holds for the problem of the mean, w times the mean of |x - d_r|^2 / 2 over records in the cube [-R, R]^m: of
+A loss of K scores has K slopes c_r, the record's gradient is the matrix a_r c_r' of norm |a_r| |c_r|, and
+
+    clip(a c') = a c' min(1, L' / (|a| |c|))                                             (2')
+
+with another (K + 16) u in (3), for the norm of c and the scaling. Slopes that are no numbers become 0. The model and
+the gradient are vectors of m K numbers, row after row. (2') is the gradient of no function: who relies on one, as
+`minimise` does, needs an L that clips nothing.
+
+The problem of the mean, w times the mean of |x - d_r|^2 / 2 over records in the cube [-R, R]^m, has it too: of
 
     g = w (x - (1/b) sum over r in B of d_r),   |d_r| <= L = R sqrt(m)                    (4)
 
@@ -35,7 +43,7 @@ from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.accelerated_gradient import Bounds, minimise
 from dpmpi.problem.batches import Batch, BatchSampler
 from dpmpi.problem.losses import Loss
-from dpmpi.problem.rows import Dense, Positions, Rows, WithConstant, check_finite
+from dpmpi.problem.rows import Coefficient, Dense, Positions, Rows, WithConstant, check_finite
 from dpmpi.rng import PrivateStream
 
 
@@ -51,8 +59,9 @@ class LocalProblem(BatchSampler):
         lipschitz: float,
         stream: PrivateStream,
         weight: float = 1.0,
+        persons: Positions | None = None,
     ) -> None:
-        super().__init__(batch, rows.count, stream)
+        super().__init__(batch, rows.count, stream, persons)
         if labels.shape != (rows.count,):
             raise DataError(f"expected one label for each of the {rows.count} records, found shape {labels.shape}")
         if not 0.0 < lipschitz < math.inf:
@@ -64,24 +73,33 @@ class LocalProblem(BatchSampler):
         self.loss = loss
         self.lipschitz = float(lipschitz)
         self.weight = weight
-        self.dimension = rows.dimension
+        K = loss.scores
+        self.dimension = rows.dimension * K
         sampling = batch.sampling(rows.count)
-        clip = lipschitz / (1.0 + ((rows.count + 1.0) ** 2 + rows.dimension + 16.0) * 2.0**-52)  # (3)
+        more = 0.0 if K == 1 else K + 16.0
+        clip = lipschitz / (1.0 + ((rows.count + 1.0) ** 2 + rows.dimension + 16.0 + more) * 2.0**-52)  # (3)
         with np.errstate(divide="ignore", over="ignore"):
             self._limits: Array = np.minimum(clip / rows.norms, np.finfo(np.float64).max)
         self._lower: Array = -self._limits
         self._inverse = weight / sampling.expected
-        self._query = Query(np.zeros(rows.dimension), 2.0 * lipschitz * weight / sampling.expected, sampling)
+        self._query = Query(np.zeros(self.dimension), 2.0 * lipschitz * weight / sampling.expected, sampling)
+        self._shape = None if K == 1 else (rows.dimension, K)
 
     def subgradient(self, x: Array) -> Query:
         """Return (1) at x over a freshly drawn batch: the same object every time, its buffer overwritten."""
         with np.errstate(over="ignore", invalid="ignore"):  # a warning would single out a shard with huge records
-            self.rows.fold(x, self.draw(), self._coefficient, self._query.value)
+            self._fold(x, self.draw(), self._coefficient, self._query.value)
         return self._query
+
+    def _fold(self, x: Array, chosen: Positions | None, coefficient: Coefficient, out: Array) -> None:
+        """Write the sum of (1) to `out`; a model of K scores is folded as a matrix."""
+        if self._shape is not None:
+            x, out = x.reshape(self._shape), out.reshape(self._shape)
+        self.rows.fold(x, chosen, coefficient, out)
 
     def value(self, x: Array) -> float:
         """Return f_i(x) over all records. This is a function of private data, for diagnostics only."""
-        return self.weight * float(np.mean(self.loss.value(self.rows.scores(x), self.labels)))
+        return self.weight * float(np.mean(self.loss.value(model_scores(self.rows, x), self.labels)))
 
     def minimise(self, linear: Array, quadratic: float, smoothness: float, x: Array, tolerance: float) -> None:
         """Write argmin_w f_i(w) + <linear, w> + (quadratic/2) |w|^2 to `x`, f_i with clipped records.
@@ -95,7 +113,7 @@ class LocalProblem(BatchSampler):
 
     def _full_gradient(self, x: Array, out: Array) -> None:
         """Write (1) over all records to `out`."""
-        self.rows.fold(x, None, self._mean_slope, out)
+        self._fold(x, None, self._mean_slope, out)
 
     def _mean_slope(self, scores: Array, positions: slice | Positions) -> Array:
         """Return the factors of the a_r in (1) over all records."""
@@ -113,6 +131,9 @@ class LocalProblem(BatchSampler):
         """Overwrite the scores with the clipped slopes (2), and return them."""
         c = scores
         self.loss.to_slope(c, self.labels[positions])
+        if c.ndim == 2:
+            _clip_rows(c, self._limits[positions])  # (2')
+            return c
         # (2). Scores of huge records overflow to inf - inf; fmin turns the NaN into the limit, minimum would keep it.
         np.fmin(c, self._limits[positions], out=c)
         np.fmax(c, self._lower[positions], out=c)
@@ -122,10 +143,18 @@ class LocalProblem(BatchSampler):
 class MeanProblem(BatchSampler):
     """The mean squared distance to a rank's records in the cube [-R, R]^m, (4)."""
 
-    def __init__(self, rows: Rows, batch: Batch, radius: float, stream: PrivateStream, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        batch: Batch,
+        radius: float,
+        stream: PrivateStream,
+        weight: float = 1.0,
+        persons: Positions | None = None,
+    ) -> None:
         if not isinstance(rows, Dense):
             raise DataError("expected dense records for the mean loss, found sparse ones: use --data mean:...")
-        super().__init__(batch, rows.count, stream)
+        super().__init__(batch, rows.count, stream, persons)
         check_finite(rows)
         self.matrix: Array = np.clip(rows.matrix, -radius, radius)
         self.dimension = rows.dimension
@@ -167,6 +196,27 @@ def mean_lipschitz(radius: float, dimension: int) -> float:
     return radius * math.sqrt(dimension) * (1.0 + 1e-9)
 
 
+def model_scores(rows: Rows | WithConstant, x: Array) -> Array:
+    """Return the scores that a model gives to records: one a record, or a row of K for a model of K columns."""
+    return rows.scores(x if x.size == rows.dimension else x.reshape(rows.dimension, -1))
+
+
 def accuracy_counts(rows: Rows | WithConstant, labels: Array, x: Array) -> tuple[int, int]:
-    """Return (records whose label has the sign of their score, records); a score of 0 is the negative class."""
-    return int(np.count_nonzero((rows.scores(x) > 0.0) == (labels > 0.0))), rows.count
+    """Return (records that get the right class, records).
+
+    The class of a record is the sign of its score, where 0 is the negative class, or the one with the largest score.
+    """
+    scores = model_scores(rows, x)
+    right = (scores > 0.0) == (labels > 0.0) if scores.ndim == 1 else scores.argmax(axis=1) == labels
+    return int(np.count_nonzero(right)), rows.count
+
+
+def _clip_rows(slopes: Array, limits: Array) -> None:
+    """Scale every row of slopes to a norm of at most its limit, in place; a row that is not finite becomes 0, (2')."""
+    norms = np.sqrt(np.einsum("ij,ij->i", slopes, slopes))
+    with np.errstate(divide="ignore"):
+        factors = np.minimum(1.0, limits / norms)  # NaN stays NaN, 0 becomes 1
+    lost = ~np.isfinite(norms)
+    if lost.any():
+        slopes[lost], factors[lost] = 0.0, 1.0
+    slopes *= factors[:, None]

@@ -8,8 +8,8 @@ where c_i is the weight of rank i, 1 in the mean over the ranks.
 
 Nobody gathers the data. Every process runs this same code in lockstep, makes one pass over the records that it hosts
 per evaluation, and adds up m + 3 numbers with the others: g = sum_ir w_ir u_ir a_ir with u_ir the slopes of the loss
-at the scores, and the sums of w l, w l_mu and w l*(u). All decisions are functions of these totals alone, hence the
-same everywhere (given the same floating-point arithmetic).
+at the scores, and the sums of w l, w l_mu and w l*(u). (For K scores u a is the matrix a u', and x has m K numbers.)
+All decisions are functions of these totals alone, hence the same everywhere (given the same floating-point arithmetic).
 
 Certificate. For any slopes u in the domain of the conjugate l*, with g = sum w u a, Fenchel duality gives
 
@@ -20,7 +20,7 @@ the optimum. With neither an l2 term nor a bounded domain, H is the indicator of
 
     D(theta u) >= - theta sum w l*(u),   theta = l1 / max(l1, |g|_inf)                             (3)
 
-since l* is convex and l*(0) = - inf l = 0 for all our losses. Without any penalty H is finite at 0 only: there is no
+since l* is convex and l*(0) = - inf l = 0 for all losses here. Without any penalty H is finite at 0 only: there is no
 bound, `lower_bound` is None, and the search ends when the gradient has shrunk by the tolerance.
 
 Hinge. The smoothed hinge l_mu(s) = max_u u s - l*(u) - mu u^2 / 2 has slopes u in the domain of l*, so (2) with the
@@ -52,7 +52,7 @@ import numpy as np
 
 from dpmpi.core import Array, Problem
 from dpmpi.errors import ConfigError, DataError
-from dpmpi.problem.losses import Hinge, Loss
+from dpmpi.problem.losses import Loss
 from dpmpi.problem.penalties import Regulariser
 from dpmpi.problem.rows import Rows, WithConstant
 
@@ -112,11 +112,16 @@ def find_optimum(  # noqa: PLR0913 - the data, the problem, and how to search
     if agents < max(1, len(shards)):
         raise ConfigError(f"expected at least {max(1, len(shards))} agents, one for each shard, found {agents}")
     for rows, labels in shards:
-        if rows.count == 0 or rows.count != len(labels) or rows.dimension != dimension:
+        if rows.count == 0 or rows.count != len(labels) or rows.dimension * loss.scores != dimension:
             found = f"found {rows.count} rows of dimension {rows.dimension} and {len(labels)} labels"
             raise DataError(
-                f"expected rows of dimension {dimension}, one label each, {found}: check the file of the shard"
+                f"expected rows of dimension {dimension // loss.scores}, one label each, {found}: check the file"
             )
+    if not loss.certifies:
+        raise ConfigError(
+            "expected a loss with a conjugate for --reference, which proves the optimum by it, found "
+            f"{type(loss).__name__}: add `conjugate` to it, or leave --reference out"
+        )
     limits = limits or Limits()
     default = 1e-6 if loss.smooth else 1e-5
     tolerance = default if limits.relative_gap is None else limits.relative_gap
@@ -124,7 +129,7 @@ def find_optimum(  # noqa: PLR0913 - the data, the problem, and how to search
     weighed = [1.0] * len(shards) if weights is None else weights
     search = _Search(shards, weighed, agents, loss, penalty, total, tolerance, limits.passes, progress, x, began)
     stage = _quasi_newton if penalty.ball is None else _proximal_gradient
-    for width in _WIDTHS if isinstance(loss, Hinge) else (None,) * _RESTARTS:
+    for width in _WIDTHS if loss.kinked else (None,) * _RESTARTS:
         search.width = width
         x = stage(search, x)
         if search.finished:
@@ -229,7 +234,7 @@ class _Search:
     def _sums(self, x: Array) -> Array:
         """Return g, and the sums of w l, w l_mu and w l*(u), over all processes, in one vector."""
         loss = self.loss
-        smooth: Loss = loss.smoothed(self.width) if isinstance(loss, Hinge) and self.width else loss
+        smooth: Loss = loss.smoothed(self.width) if self.width else loss
         sums, own = np.zeros(len(x) + 3), np.zeros(len(x) + 3)
 
         def slopes(scores: Array, positions: Any) -> Array:
@@ -243,7 +248,8 @@ class _Search:
 
         for (rows, labels), weight in zip(self.shards, self.weights, strict=True):  # noqa: B007  (labels: in slopes)
             own[-3:] = 0.0
-            rows.fold(x, None, slopes, own[:-3])
+            matrix = () if loss.scores == 1 else (rows.dimension, loss.scores)
+            rows.fold(x.reshape(matrix or -1), None, slopes, own[:-3].reshape(matrix or -1))
             own /= self.agents * rows.count / weight
             sums += own
         self.total(sums)

@@ -8,6 +8,9 @@ Both kinds offer the same two passes over the records a_1 ... a_q in R^m:
 (2) is a (sub)gradient of a sum of losses of linear scores. It works through blocks of rows that fit into the cache, so
 that a block is read from memory once, although it is used twice: for its scores and for its share of the sum.
 
+A model of K scores is a matrix X of m x K numbers. Then a row's scores are the K numbers X' a_r, its coefficients c_r
+are K numbers too, and the sum of (2) is one of the matrices a_r c_r'.
+
 The scratch is allocated once and belongs to the object: one `fold` at a time.
 """
 
@@ -16,6 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +34,7 @@ Positions: TypeAlias = NDArray[np.intp]
 """Row numbers, counted from 0, in increasing order; or lengths and places of rows in a vector of entries."""
 
 Coefficient: TypeAlias = Callable[[Array, slice | Positions], Array]
-"""Takes the scores of a block of rows and their positions; returns one coefficient a row."""
+"""Takes the scores of a block of rows and their positions; returns one coefficient a row, or K, in the same shape."""
 
 BLOCK_BYTES = 1 << 20
 """About half of a second-level cache: the second use of a block hits it, the calls' overhead is amortised."""
@@ -39,8 +45,8 @@ LEAST_ROWS = 16
 ENTRY_BYTES = 32
 """What a sparse entry takes while it is worked on: column, value, product, coefficient."""
 
-COMPILED_ENTRIES = 1 << 18
-"""With this many entries, scipy's loops repay the 0.2 s of their import within about a hundred passes."""
+_LOOPS = "_sparsetools"
+"""The module of scipy's loops over sparse rows."""
 
 _TINY = 1e-280  # a sum of squares below it may have lost summands to underflow
 
@@ -59,6 +65,7 @@ class Dense:
         self._block_rows = max(LEAST_ROWS, fitting)
         # Where few rows fit into the cache, all in one go: to read them twice costs less than to add up many blocks.
         self._pass_rows = fitting if fitting >= LEAST_ROWS else max(1, self.count)
+        self._partial: Array | None = None
 
     @property
     def nbytes(self) -> int:
@@ -74,9 +81,11 @@ class Dense:
     def _gathered(self) -> Array:
         return np.empty((min(self._block_rows, self.count), self.dimension))
 
-    @cached_property
-    def _partial(self) -> Array:
-        return np.empty(self.dimension)
+    def _spare(self, shape: tuple[int, ...]) -> Array:
+        """Return a buffer for the sum over a block."""
+        if self._partial is None or self._partial.shape != shape:
+            self._partial = np.empty(shape)
+        return self._partial
 
     def scores(self, x: Array) -> Array:
         """Return <a_r, x> for every row r, (1)."""
@@ -92,8 +101,10 @@ class Dense:
             positions = slice(lo, hi) if chosen is None else chosen[lo:hi]
             block = self.matrix[lo:hi] if isinstance(positions, slice) else self._gather(positions)
             c = coefficient(np.dot(block, x), positions)
-            target = out if lo == 0 else self._partial
-            if hi - lo == 1:
+            target = out if lo == 0 else self._spare(out.shape)
+            if c.ndim == 2:
+                np.dot(block.T, c, out=target)
+            elif hi - lo == 1:
                 np.multiply(block[0], c[0], out=target)
             else:
                 np.dot(c, block, out=target)
@@ -112,16 +123,27 @@ class Dense:
 
 
 @cache
-def compiled_loops() -> tuple[Any, Any] | None:
-    """Return scipy's products with sparse rows and with their transpose, or None where scipy does not have them.
+def compiled_loops() -> tuple[Any, ...] | None:
+    """Return scipy's products of sparse rows with a vector and of their transpose, and the same with a matrix.
 
-    They are private: its public products are the same loops, but allocate their results. Without them numpy serves.
+    None where scipy does not have them.
+
+    They are private: its public products are the same loops, but allocate their results. They are loaded from their
+    own file, in a millisecond: to import scipy.sparse takes every rank 0.2 s. Without them numpy serves.
     """
-    try:
-        from scipy.sparse._sparsetools import csc_matvec, csr_matvec  # noqa: PLC0415 - slow, and few shards are so large
-    except ImportError:
+    found = find_spec("scipy")
+    folders = [Path(folder) / "sparse" for folder in found.submodule_search_locations or ()] if found else []
+    files = [folder / f"{_LOOPS}{ending}" for folder in folders for ending in EXTENSION_SUFFIXES]
+    path = next((file for file in files if file.exists()), None)
+    spec = None if path is None else spec_from_file_location(_LOOPS, path)
+    if spec is None or spec.loader is None:
         return None
-    return csr_matvec, csc_matvec
+    try:
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.csr_matvec, module.csc_matvec, module.csr_matvecs, module.csc_matvecs
+    except (ImportError, AttributeError):
+        return None
 
 
 class Pieces:
@@ -195,27 +217,35 @@ class Csr:
 
     def scores(self, x: Array) -> Array:
         """Return <a_r, x> for every row r, (1)."""
-        out = np.empty(self.count)
+        out = np.empty((self.count, *x.shape[1:]))
         for rows, entries, pieces in self._blocks:
-            out[rows] = pieces.sums(self._products(x, self.indices[entries], self.data[entries]))
+            out[rows] = self._block_scores(x, self.indices[entries], self.data[entries], pieces)
         return out
 
     def fold(self, x: Array, chosen: Positions | None, coefficient: Coefficient, out: Array) -> None:
         """Write the sum of c_r a_r over the `chosen` rows (None: all) to `out`, (2)."""
         out.fill(0.0)
-        if chosen is None and len(self.data) >= COMPILED_ENTRIES and (loops := compiled_loops()) is not None:
-            arrays, scores = (self.indptr, self.indices, self.data), np.zeros(self.count)
-            score, add_up = loops
-            score(self.count, self.dimension, *arrays, x, scores)
+        if chosen is None and (loops := compiled_loops()) is not None:
+            arrays, scores = (self.indptr, self.indices, self.data), np.zeros((self.count, *x.shape[1:]))
+            score, add_up = loops[:2] if x.ndim == 1 else loops[2:]
+            score(self.count, self.dimension, *x.shape[1:], *arrays, x.reshape(-1), scores.reshape(-1))
             c = coefficient(scores, slice(0, self.count))
-            add_up(self.dimension, self.count, *arrays, c, out)  # rows are the transpose's columns
+            # rows are the transpose's columns
+            add_up(self.dimension, self.count, *x.shape[1:], *arrays, c.reshape(-1), out.reshape(-1))
             return
         for positions, entries, pieces in self._blocks if chosen is None else self._some_blocks(chosen):
             columns, values = self.indices[entries], self.data[entries]
-            work = self._products(x, columns, values)
-            c = coefficient(pieces.sums(work), positions)
-            np.multiply(values, c[0] if len(c) == 1 else np.repeat(c, pieces.lengths), out=work)
-            np.add.at(out, columns, work)
+            c = coefficient(self._block_scores(x, columns, values, pieces), positions)
+            work = self._work[: len(columns)]
+            for one, total in [(c, out)] if c.ndim == 1 else zip(c.T, out.T, strict=True):
+                np.multiply(values, one[0] if len(one) == 1 else np.repeat(one, pieces.lengths), out=work)
+                np.add.at(total, columns, work)
+
+    def _block_scores(self, x: Array, columns: Positions, values: Array, pieces: Pieces) -> Array:
+        """Return the scores of a block of rows."""
+        if x.ndim == 1:
+            return pieces.sums(self._products(x, columns, values))
+        return np.stack([pieces.sums(self._products(one, columns, values)) for one in x.T], axis=1)
 
     def _values(self, row: np.intp) -> Array:
         return self.data[self.indptr[row] : self.indptr[row + 1]]
@@ -305,12 +335,12 @@ class WithConstant:
 
     def fold(self, x: Array, chosen: Positions | None, coefficient: Coefficient, out: Array) -> None:
         """Write the sum of c_r a_r over the `chosen` rows (None: all) to `out`, (2)."""
-        total = 0.0
+        total: Any = 0.0
 
         def scaled(scores: Array, positions: slice | Positions) -> Array:
             nonlocal total
             c = coefficient(self._with_constant(scores, x), positions)
-            total += float(c.sum())
+            total += c.sum(axis=0)
             c *= self._scale
             return c
 
@@ -320,7 +350,7 @@ class WithConstant:
     def _with_constant(self, scores: Array, x: Array) -> Array:
         """Turn scores of the other records into (3), in place."""
         scores *= self._scale
-        scores += self._last * float(x[-1])
+        scores += self._last * x[-1]
         return scores
 
 

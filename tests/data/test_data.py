@@ -205,8 +205,8 @@ def test_a_dense_shard_is_generated_in_place(spec):
         ("synthetic:samples=0", "expected samples >= 1, found 0"),
         ("synthetic:features=-1", "expected features >= 1, found -1"),
         ("synthetic:task=svn", "did you mean svm?"),
-        ("synthetic:task=regression", "expected --loss squared for task=regression"),
-        ("synthetic:task=logistic,flip=0.1", "expected flip with task=svm only"),
+        ("synthetic:task=regression", "expected --task regression for task=regression, found binary"),
+        ("synthetic:task=logistic,flip=0.1", "expected flip with task=svm or multiclass only"),
         ("synthetic:density=0", "expected a density above 0"),
         ("synthetic:density=nan", "expected a density above 0"),
         ("synthetic:flip=0.7", "expected flip in"),
@@ -303,7 +303,7 @@ def test_two_labels_are_mapped_by_order_on_every_rank(tmp_path, pair):
     path = random_file(tmp_path / "file", rows=20, labels=pair)
     expected = np.where(permuted(path)[1] == float(pair[1]), 1.0, -1.0)
     assert np.array_equal(stacked(f"libsvm:{path}", 20)[1], expected)  # one row a rank: a single class there
-    assert np.array_equal(stacked(f"libsvm:{path}", 20, loss="squared")[1], permuted(path)[1])
+    assert np.array_equal(stacked(f"libsvm:{path}", 20, loss="squared")[1], expected)  # scaled to their range
 
 
 def test_a_rank_parses_its_own_lines_only(tmp_path):
@@ -344,7 +344,7 @@ def test_a_rank_parses_its_own_lines_only(tmp_path):
         (["1 1:1", "0 1:-inf 2:1"], ":2: expected a finite value, found '1:-inf'"),
         (["", "# nothing"], "expected lines of `label index:value ...`, found none"),
         (["1", "0"], "expected index:value in some of 2 rows, found none"),
-        (["1 1:1", "2 1:1", "3 1:1", "4 1:1"], "exactly two label values, found 1, 2, 3 and perhaps more"),
+        (["1 1:1", "2 1:1", "3 1:1", "4 1:1"], "exactly two label values, found 1, 2, 3 and more"),
         (["1 1:1", "1 2:1"], "exactly two label values, found 1:"),
         (["1 " + "9" * 100 + "x", "0 1:1"], "999..."),
     ],

@@ -268,7 +268,7 @@ def test_deals_that_the_source_cannot_serve_are_refused(folder):
     for deal in ("sorted", "dirichlet:1"):
         with pytest.raises(ConfigError, match="mean: expected --deal even or sizes for points without labels"):
             source("mean", deal, loss="mean", test_fraction=0.0)
-    with pytest.raises(ConfigError, match="expected classes for --deal dirichlet, found real labels"):
+    with pytest.raises(ConfigError, match="expected classes for --deal dirichlet, found regression"):
         source(SYNTHETIC, "dirichlet:1", loss="squared")
     with pytest.raises(ConfigError, match="each of 301 ranks, found 300"):
         load(SYNTHETIC, 301, "dirichlet:1")

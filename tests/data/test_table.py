@@ -17,7 +17,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from dpmpi.commands.dispatch import main
 from dpmpi.data import parse_source
-from dpmpi.data.codebook import EXAMPLE, SEPARATORS, Category, Classes, Codebook, Number, read_codebook
+from dpmpi.data.codebook import EXAMPLE, SEPARATORS, Category, Classes, Codebook, Number, Person, read_codebook
 from dpmpi.data.table import code_table
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.rows import Csr, Dense
@@ -205,6 +205,7 @@ def test_the_example_of_the_help_is_a_codebook(tmp_path):
         ),
         missing_words=("", "NA"),
         bias=True,
+        person=Person("patient", 3),
     )
 
 
@@ -270,7 +271,7 @@ def changed(old, new):
         (changed("[-1, 1]", "[-2, 2]"), r"\[columns.glucose\]: expected scale = \[0, 1\] or \[-1, 1\]"),
         (changed('"column"', '"colunm"'), '\\[columns.glucose\\]: expected missing = "drop" or "column", found'),
         (changed('missing = "drop"', 'missing = "column"'), '\\[label\\]: expected missing = "drop", found'),
-        (changed('["no", "yes"]', '["no"]'), "expected two classes"),
+        (changed('["no", "yes"]', '["no"]'), "expected 2 to 1000 classes"),
         (changed('["no", "yes"]', "[0, 1]"), "words in quotes"),
         (changed('["f", "m"]', '["f", "f"]'), "different words"),
         (changed('["f", "m"]', '["f", " m"]'), "different words"),

@@ -62,7 +62,7 @@ def test_full_hinge_subgradient_supports_the_value():
 
 @pytest.mark.parametrize("make", [Dense, csr])
 @pytest.mark.parametrize("batch", ["full", "one", "fixed:7", "fixed:39", "poisson:5", "poisson:40"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared", "huber"])
 def test_subgradient_is_the_clipped_sum_over_the_drawn_records_by_the_expected_size(loss, batch, make):
     matrix, labels, x = data()
     p, twin = problem(matrix, labels, loss, batch, 0.4, make), problem(matrix, labels, loss, batch, 0.4, make)
@@ -107,11 +107,11 @@ def adversaries(m):
 
 @pytest.mark.parametrize("make", [Dense, csr])
 @pytest.mark.parametrize("batch", ["full", "one", "fixed:3", "poisson:3"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["hinge", "logistic", "squared", "huber"])
 def test_replacing_one_record_moves_no_query_further_than_declared(loss, batch, make):
     q, m = 5, 4
     matrix, labels, x = data(q, m)
-    marks = (-1.0, 1.0) if loss != "squared" else (-1.0, 1e300, -1e300)
+    marks = (-1.0, 1.0) if loss in ("hinge", "logistic") else (-1.0, 1e300, -1e300)
     values = []
     for row in adversaries(m):
         for mark in marks:

@@ -1,23 +1,18 @@
-"""Losses of a linear score s = <a, x> for a record (a, y).
+"""Losses of the margin y s of a score s, for two classes y = -1 and y = +1.
 
-    hinge      l(s) = max(0, 1 - y s)             y in {-1, +1}                     (1)
-    logistic   l(s) = log(1 + exp(-y s))          y in {-1, +1}                     (2)
-    squared    l(s) = (s - y)^2 / 2               y real                            (3)
-
-`slope` is l'(s) or a subgradient; the record's (sub)gradient in x is slope * a. `conjugate` is the Fenchel conjugate
-in s, l*(u) = sup_s u s - l(s), infinite outside its domain. For every u and s, l(s) + l*(u) >= u s (Fenchel-Young),
-with equality iff u is a subgradient at s: that turns the slopes of any x into a dual certificate.
+hinge      l(s) = max(0, 1 - y s)                                                                              (1)
+logistic   l(s) = log(1 + exp(-y s))                                                                           (2)
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.errors import ConfigError, DataError
+from dpmpi.errors import ConfigError
+from dpmpi.problem.losses.base import Loss
 
 _FLAT = 350.0
 """Beyond this margin the slope of the logistic loss, 1e-152 from its limit, is taken to be constant.
@@ -26,42 +21,12 @@ exp would overflow at 709, and make subnormal numbers from 700 on, which take a 
 """
 
 
-class Loss(Protocol):
-    """A convex loss of a score, elementwise over records; of labels -1 and +1 unless it checks for others."""
-
-    curvature: float | None = None
-    """The Lipschitz constant of l', None if there is none."""
-
-    @property
-    def smooth(self) -> bool:
-        """Whether l has a Lipschitz derivative."""
-        return self.curvature is not None
-
-    def value(self, scores: Array, labels: Array) -> Array:
-        """Return l(s)."""
-
-    def slope(self, scores: Array, labels: Array) -> Array:
-        """Return l'(s), or a subgradient."""
-
-    def to_slope(self, scores: Array, labels: Array) -> None:
-        """Overwrite the scores with `slope`, to the last bit."""
-        np.copyto(scores, self.slope(scores, labels))
-
-    def conjugate(self, alpha: Array, labels: Array) -> Array:
-        """Return l*(alpha); infinity outside the domain."""
-
-    def check_labels(self, labels: Array) -> None:
-        """Raise `DataError` for a label that the loss does not take."""
-        wrong = np.flatnonzero(np.abs(labels) != 1.0)
-        if len(wrong):
-            raise DataError(
-                f"expected labels -1 and +1, found {labels[wrong[0]]:g} in row {wrong[0]} (counting from 0): "
-                "recode the two classes, or use the squared loss"
-            )
-
-
 class Hinge(Loss):
     """The hinge loss (1), with subgradient 0 at the kink y s = 1."""
+
+    kinked = True
+    flow = 0.35
+    at_zero = 1.0
 
     def value(self, scores: Array, labels: Array) -> Array:
         """Return max(0, 1 - y s)."""
@@ -93,10 +58,10 @@ class SmoothedHinge(Loss):
 
     With t = 1 - y s,
 
-        l_mu(s) = max over v in [0, 1] of v t - mu v^2 / 2,  attained at v = clip(t / mu, 0, 1)        (4)
+        l_mu(s) = max over v in [0, 1] of v t - mu v^2 / 2,  attained at v = clip(t / mu, 0, 1)        (3)
 
-    The hinge is (4) with mu = 0, hence 0 <= l - l_mu <= mu/2. The slope is -y v, in the domain of the hinge's
-    conjugate, so that a point found with (4) certifies itself for the hinge.
+    The hinge is (3) with mu = 0, hence 0 <= l - l_mu <= mu/2. The slope is -y v, in the domain of the hinge's
+    conjugate, so that a point found with (3) certifies itself for the hinge.
     """
 
     def __init__(self, mu: float) -> None:
@@ -105,13 +70,13 @@ class SmoothedHinge(Loss):
         self.mu, self.curvature = mu, 1.0 / mu
 
     def value(self, scores: Array, labels: Array) -> Array:
-        """Return (4)."""
+        """Return (3)."""
         t = 1.0 - labels * scores
         v = np.clip(t / self.mu, 0.0, 1.0)
         return v * (t - 0.5 * self.mu * v)
 
     def slope(self, scores: Array, labels: Array) -> Array:
-        """Return -y v with the maximiser v of (4)."""
+        """Return -y v with the maximiser v of (3)."""
         return -labels * np.clip((1.0 - labels * scores) / self.mu, 0.0, 1.0)
 
     def conjugate(self, alpha: Array, labels: Array) -> Array:
@@ -124,6 +89,8 @@ class Logistic(Loss):
     """The logistic loss (2)."""
 
     curvature = 0.25
+    clip = 0.5
+    at_zero = math.log(2.0)
 
     def value(self, scores: Array, labels: Array) -> Array:
         """Return log(1 + exp(-y s)) without overflow."""
@@ -152,34 +119,6 @@ class Logistic(Loss):
         entropy = p * np.log(np.where(p > 0.0, p, 1.0)) + (1.0 - p) * np.log1p(-np.where(p < 1.0, p, 0.0))
         return np.where(inside, entropy, np.inf)
 
-
-class Squared(Loss):
-    """The squared loss (3)."""
-
-    curvature = 1.0
-
-    def value(self, scores: Array, labels: Array) -> Array:
-        """Return (s - y)^2 / 2."""
-        residual = scores - labels
-        return 0.5 * residual * residual
-
-    def slope(self, scores: Array, labels: Array) -> Array:
-        """Return s - y."""
-        return scores - labels
-
-    def to_slope(self, scores: Array, labels: Array) -> None:
-        """Overwrite the scores with `slope`."""
-        np.subtract(scores, labels, out=scores)
-
-    def conjugate(self, alpha: Array, labels: Array) -> Array:
-        """Return alpha^2 / 2 + alpha y."""
-        return alpha * (0.5 * alpha + labels)
-
-    def check_labels(self, labels: Array) -> None:
-        """Raise `DataError` for a label that is not a finite number."""
-        wrong = np.flatnonzero(~np.isfinite(labels))
-        if len(wrong):
-            raise DataError(f"expected finite labels, found {labels[wrong[0]]} in row {wrong[0]} (counting from 0)")
-
-
-LOSSES: dict[str, Hinge | Logistic | Squared] = {"hinge": Hinge(), "logistic": Logistic(), "squared": Squared()}
+    def link(self, scores: Array) -> Array:
+        """Return the probability of the class +1."""
+        return 1.0 / (1.0 + np.exp(np.maximum(np.minimum(-scores, _FLAT), -_FLAT)))
