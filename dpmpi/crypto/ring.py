@@ -1,4 +1,4 @@
-"""Fixed point modulo 2^64: real vectors as integers whose sums are exact, whatever the order.
+"""Fixed point modulo 2^64, or 2^32: real vectors as integers whose sums are exact, whatever the order.
 
 With f fractional bits and values clipped to [-C, C],
 
@@ -7,7 +7,7 @@ With f fractional bits and values clipped to [-C, C],
 
 A sum of n encoded vectors, noise e (an integer vector) included, is read correctly if and only if it stays in range:
 
-    n rint(2^f C) + |e| < 2^63                                                                               (3)
+    n rint(2^f C) + |e| < 2^63,   or 2^31 in words of 32 bits                                                (3)
 
 and is then the exact sum of rounded values, off the sum of the clipped ones by at most n 2^-(f+1) in each coordinate.
 Secret sharing modulo p needs p > 2 |sum|, not p > |sum| as in Appendix A of [XYD]: signs take one bit.
@@ -57,28 +57,28 @@ def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False
 
 def decode(words: Words, bits: int, out: Array) -> None:
     """Write (2) to `out`: exact below 2^53 steps, else the float64 nearest to the exact value."""
-    np.multiply(words.view(np.int64), 2.0**-bits, out)
+    np.multiply(words.view(f"i{words.itemsize}"), 2.0**-bits, out)
 
 
-def check_capacity(n: int, clip: float, bits: int, noise_tail: float = 0.0) -> None:
+def check_capacity(n: int, clip: float, bits: int, noise_tail: float = 0.0, word: int = WORD_BITS) -> None:
     """Raise `ConfigError` unless (3) holds for n ranks; the message names the largest f that would do.
 
-    `noise_tail` bounds the sum of the noises of all ranks, in the units of x.
+    `noise_tail` bounds the sum of the noises of all ranks, in the units of x. Words have 64 bits, or 32.
     """
     if n < 1 or not (0.0 < clip < math.inf and 0.0 <= noise_tail < math.inf):
         raise ConfigError(
             f"expected at least 1 rank, a finite clip > 0 and a finite noise tail >= 0, "
             f"found {n} ranks, clip {clip!r}, noise tail {noise_tail!r}"
         )
-    if not 0 <= bits < WORD_BITS:
-        raise ConfigError(f"expected 0 to {WORD_BITS - 1} fractional bits, found {bits}")
-    peak = _peak(n, clip, bits, noise_tail)
-    if peak < _LIMIT:
+    if not 0 <= bits < word:
+        raise ConfigError(f"expected 0 to {word - 1} fractional bits, found {bits}")
+    peak, limit = _peak(n, clip, bits, noise_tail), 1 << (word - 1)
+    if peak < limit:
         return
-    fitting = [f for f in range(WORD_BITS) if _peak(n, clip, f, noise_tail) < _LIMIT]
+    fitting = [f for f in range(word) if _peak(n, clip, f, noise_tail) < limit]
     advice = f"use at most {fitting[-1]} fractional bits" if fitting else "use a smaller clip or less noise"
     raise ConfigError(
-        f"expected sums below 2^63, found 2^{math.log2(peak):.1f} for {n} ranks with clip {clip:g}, "
+        f"expected sums below 2^{word - 1}, found 2^{math.log2(peak):.1f} for {n} ranks with clip {clip:g}, "
         f"noise up to {noise_tail:g} and {bits} fractional bits: {advice}"
     )
 

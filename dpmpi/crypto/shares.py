@@ -1,21 +1,25 @@
-"""Secret shares of integer vectors modulo 2^64, in two modes.
+"""Secret shares of integer vectors modulo 2^64, or 2^32, in two modes.
 
-Full shares. Rank i splits its vector k_i into N shares, keeps one and sends the others, each sealed to its receiver:
+Every rank has some partners, as few as hide its vector from the colluders that are expected (mask_graph.py).
 
-    s_i1, ..., s_i(N-1) uniform,   s_iN = k_i - (s_i1 + ... + s_i(N-1))                                      (1)
-    rank j broadcasts  S_j = s_1j + ... + s_Nj,   and  S_1 + ... + S_N = k_1 + ... + k_N                     (2)
+Full shares. Rank i splits its vector k_i, keeps one share and sends the others, each sealed to one of its d partners:
 
-For every k_i, any N - 1 of its shares are uniform and independent: for fixed N - 1 shares, k_i and the missing share
-determine each other. So N - 2 colluders learn nothing about the others but the sum of their vectors, whatever they
-can compute. (1), (2) are Algorithm 3 and Theorem 2.1 of [XYD]; they take N >= 3 and cost N - 1 vectors a rank.
+    s_ij uniform for each partner j,   s_ii = k_i - sum_j s_ij                                               (1)
+    rank j says  S_j = s_jj + sum_i s_ij,   and  S_1 + ... + S_N = k_1 + ... + k_N                           (2)
 
-Expanded shares. Every two ranks i < j hold a 32-byte secret, from which both draw the same keystream. With G_ij its
-next 8 m bytes, rank i sends
+s_ij - s_ji is a mask of the pair, uniform and known to nobody else: what colluders learn is what mask_graph.py says,
+whatever they can compute. With all ranks as partners, N - 2 colluders learn the sum of the others' vectors alone, and
+(1), (2) are Algorithm 3 and Theorem 2.1 of [XYD]. They take N >= 3 and cost d vectors a rank.
+
+Expanded shares. Two partners i < j hold a 32-byte secret, from which both draw the same keystream. With G_ij its next
+8 m bytes (4 m in words of 32 bits), rank i says
 
     y_i = k_i + sum_{j > i} G_ij - sum_{j < i} G_ji,   and  y_1 + ... + y_N = k_1 + ... + k_N                (3)
 
-since each G_ij occurs once with each sign. This hides k_i from the same N - 2 colluders, but computationally: as long
-as AES-256 is a pseudorandom function. It costs no messages beyond y_i itself.
+since each G_ij occurs once with each sign. This hides k_i from the same colluders, but computationally: as long as
+AES-256 is a pseudorandom function. It costs no messages beyond y_i itself.
+
+S_j and y_i may be seen by everybody, and so may the sums of any of them: they can be added up along any route.
 
 The keystream is AES-256 in counter mode under the pair's secret, with the counter blocks
 
@@ -38,7 +42,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpmpi.rng import PrivateStream, Words
 
-_PIECE = 4096  # words: 32 KiB of keystream stay in the cache
+_PIECE = 16384  # words: 128 KiB of keystream stay in the cache
 STRETCH = 1 << 35
 """Bytes of keystream under one nonce: AES-GCM ends at 2^36."""
 
@@ -55,19 +59,17 @@ def split(secret: Words, out: Words, stream: PrivateStream) -> None:
 
 
 class PairwiseMasks:
-    """The masks (3) of one rank. `secrets` has one for each other rank, drawn anew for each incarnation of the run."""
+    """The masks (3) of one rank. `secrets` has one for each partner, drawn anew for each incarnation of the run."""
 
-    __slots__ = ("_keystream", "_left", "_peers", "_secrets", "_stretch", "_zeros", "rank", "size")
+    __slots__ = ("_keystream", "_left", "_peers", "_secrets", "_stretch", "_zeros", "rank")
 
-    def __init__(self, rank: int, size: int, secrets: Mapping[int, bytes]) -> None:
-        others = [j for j in range(size) if j != rank]
-        if not 0 <= rank < size or sorted(secrets) != others:
-            raise ValueError(f"expected a secret of rank {rank} with each of {others}, found {sorted(secrets)}")
-        if any(len(secret) != 32 for secret in secrets.values()) or len(set(secrets.values())) != len(others):
+    def __init__(self, rank: int, secrets: Mapping[int, bytes]) -> None:
+        if rank in secrets or not secrets:
+            raise ValueError(f"expected secrets of rank {rank} with others, found {sorted(secrets)}")
+        if any(len(secret) != 32 for secret in secrets.values()) or len(set(secrets.values())) != len(secrets):
             raise ValueError("expected different secrets of 32 bytes, found others")
         self.rank = rank
-        self.size = size
-        self._secrets = {j: secrets[j] for j in others}
+        self._secrets = dict(sorted(secrets.items()))
         self._peers: list[tuple[np.ufunc, Any]] = []
         self._stretch = self._left = 0
         self._keystream: Words = np.empty(_PIECE, np.uint64)
@@ -75,11 +77,12 @@ class PairwiseMasks:
 
     def add(self, vector: Words) -> None:
         """Add the next masks to `vector`, in place. All ranks come here with vectors of the same lengths in turn."""
-        if vector.dtype != np.uint64 or vector.ndim != 1:
-            raise ValueError(f"expected a vector of uint64 words, found {vector.dtype} of shape {vector.shape}")
-        for i in range(0, len(vector), _PIECE):
-            words = vector[i : i + _PIECE]
-            mask = self._keystream[: len(words)]
+        if vector.dtype not in (np.uint64, np.uint32) or vector.ndim != 1:
+            raise ValueError(f"expected a vector of unsigned words, found {vector.dtype} of shape {vector.shape}")
+        keystream = self._keystream.view(vector.dtype)
+        for i in range(0, len(vector), len(keystream)):
+            words = vector[i : i + len(keystream)]
+            mask = keystream[: len(words)]
             raw, zeros = mask.view(np.uint8), self._zeros[: words.nbytes]
             if self._left < words.nbytes:
                 self._begin_stretch()

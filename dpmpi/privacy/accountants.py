@@ -29,7 +29,15 @@ from dpmpi.privacy.figure_cache import cached_figure, keep_figure
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.renyi import renyi_epsilon
-from dpmpi.privacy.spending import ReleaseGroup, Spending, has_sampled_vectors, per_coordinate, pure_sum, release_groups
+from dpmpi.privacy.spending import (
+    ReleaseGroup,
+    Spending,
+    by_parts,
+    has_sampled_vectors,
+    per_coordinate,
+    pure_sum,
+    release_groups,
+)
 
 ACCOUNTANT = "5"
 """Part of every cache key: to be raised whenever a figure could change."""
@@ -40,7 +48,7 @@ def rdp_epsilon(spending: Spending, delta: float) -> float:
 
     It is looser than `certified_epsilon`, except for Laplace noise on vectors, where it is the certified figure.
     """
-    return renyi_epsilon(release_groups(spending), delta)
+    return max(renyi_epsilon(release_groups(part), delta) for part in by_parts(spending))
 
 
 @lru_cache(maxsize=4096)
@@ -72,11 +80,16 @@ def equal_split_pld_epsilon(spending: Spending, delta: float) -> float:
 def certified_epsilon(spending: Spending, delta: float, cache: Path | None = None) -> float:
     """Return an upper bound of the epsilon at `delta` that the releases cost together; infinity if there is none.
 
+    Releases that read different parts of the rows cost the larger of both prices, by (1) of spending.py.
+
     Gaussian noise on all records has the closed form of gdp.py and never imports the library. Other figures are kept in
     this process and, if `cache` names a file, there too.
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"expected delta in [0, 1), found {delta}")
+    parts = by_parts(spending)
+    if len(parts) > 1:
+        return max(certified_epsilon(part, delta, cache) for part in parts)
     groups = release_groups(spending)
     if not groups:
         return 0.0

@@ -24,7 +24,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.gdp import gdp_mu
-from dpmpi.privacy.spending import release_group
+from dpmpi.privacy.spending import inverse_square, release_group
 
 _TIGHT = 0.995  # the search ends when the certified epsilon is above this fraction of the target
 
@@ -47,7 +47,7 @@ def _check_target(releases: int, epsilon: float, delta: float) -> None:
 def _square(spending: Mapping[ReleaseEvent, int]) -> float:
     """Return the sum of 1/z^2."""
     multipliers = [(release_group(event).z, count) for event, count in spending.items()]
-    return math.fsum(count / z**2 if z > 0 else math.inf for z, count in multipliers)
+    return math.fsum(inverse_square(z, count) if z > 0 else math.inf for z, count in multipliers)
 
 
 def calibrate(

@@ -12,6 +12,9 @@ from dpmpi.core import Sampling
 from dpmpi.errors import LedgerError
 
 Noise: TypeAlias = Literal["none", "gaussian", "laplace", "spherical-laplace", "discrete-gaussian", "objective"]
+ReadRows: TypeAlias = Literal["all", "training", "held-out"]
+PARTS: tuple[ReadRows, ...] = ("training", "held-out")
+"""The parts of a shard: every row is in one of them, by its position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class ReleaseEvent:
     for a shift that is spread evenly over so many coordinates.
     `dimension` is the length of a vector under spherical-laplace noise that moves by a fixed vector; 0 if it is not
     known, or if the shift depends on the noise, as it does inside an objective. Other noise does not need it.
+    `rows` says which part of the shard was read: what one part is charged for costs the other nothing (spending.py).
     """
 
     noise: Noise
@@ -36,6 +40,7 @@ class ReleaseEvent:
     coordinates: int = 1
     dimension: int = 0
     extra: float = 0.0
+    rows: ReadRows = "all"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as JSON-ready values."""
@@ -44,19 +49,22 @@ class ReleaseEvent:
         fields |= {"sampling": s.kind, "expected": s.expected, "records": s.records}
         fields |= {"coordinates": self.coordinates} if self.coordinates != 1 else {}
         fields |= {"dimension": self.dimension} if self.dimension else {}
+        fields |= {"rows": self.rows} if self.rows != "all" else {}
         return fields | ({"extra": self.extra} if self.extra else {})
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ReleaseEvent:
         """Return the event that `to_dict` described; raise `LedgerError` for anything else."""
         try:
-            noise, kind = fields["noise"], fields["sampling"]
+            noise, kind, rows = fields["noise"], fields["sampling"], fields.get("rows", "all")
             if noise not in get_args(Noise) or kind not in ("full", "poisson", "fixed"):
                 raise LedgerError(f"expected a known kind of release, found {noise} with {kind} sampling")
+            if rows not in get_args(ReadRows):
+                raise LedgerError(f"expected a release over training or held-out rows, found {rows!r:.40}")
             sampling = Sampling(kind, float(fields["expected"]), int(fields["records"]))
             coordinates, dimension = int(fields.get("coordinates", 1)), int(fields.get("dimension", 0))
             scale, sensitivity, extra = float(fields["scale"]), float(fields["sensitivity"]), fields.get("extra", 0.0)
-            event = cls(noise, scale, sensitivity, sampling, coordinates, dimension, float(extra))
+            event = cls(noise, scale, sensitivity, sampling, coordinates, dimension, float(extra), rows)
             sizes = (event.scale, event.sensitivity, event.extra, sampling.expected)
             possible = 0 < sampling.expected <= sampling.records and coordinates >= 1 and dimension >= 0
             if not all(0 <= size < math.inf for size in sizes) or not possible:

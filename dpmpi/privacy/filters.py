@@ -14,7 +14,15 @@ from dpmpi.errors import ConfigError
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
 from dpmpi.privacy.renyi import composed_divergences, divergences, epsilon_conversion, needs_integers
-from dpmpi.privacy.spending import Spending, pure_sum, release_group, release_groups
+from dpmpi.privacy.spending import (
+    Spending,
+    by_parts,
+    gaussian_mu,
+    inverse_square,
+    pure_sum,
+    release_group,
+    release_groups,
+)
 
 
 class GaussianFilter:
@@ -35,7 +43,7 @@ class GaussianFilter:
             return math.inf if count else 0.0
         if (group.noise, group.kind) != ("gaussian", "full"):
             raise ConfigError(f"expected gaussian noise on all records, found {event}: use RdpFilter")
-        return count / group.z**2
+        return inverse_square(group.z, count)
 
 
 class RdpFilter:
@@ -73,13 +81,15 @@ def filter_epsilon(spending: Spending, delta: float, order: float) -> float | No
     DP where all are Gaussian on all records, else Renyi divergence at the order that was fixed before the first of
     them. The accountants' figure for the same tally can be smaller, and holds only for what was fixed in advance.
     """
+    parts = by_parts(spending)
+    if len(parts) > 1:
+        each = [filter_epsilon(part, delta, order) for part in parts]
+        known = [epsilon for epsilon in each if epsilon is not None]
+        return max(known) if len(known) == len(each) else None
     groups = release_groups(spending)
-    if any(group.z == 0 for group in groups):
-        return None
-    if not groups:
-        return 0.0
-    if len(groups) == 1 and (groups[0].noise, groups[0].kind) == ("gaussian", "full"):
-        found = gdp_epsilon(1 / groups[0].z, delta)  # all such releases are one group
+    mu = gaussian_mu(groups)
+    if mu is not None:
+        found = gdp_epsilon(mu, delta)
     elif delta <= 0:
         found = pure_sum(groups)  # pure epsilons add up, however they were chosen
     else:

@@ -5,6 +5,10 @@ A shard that differs in k records is k replacements away. Where that has a close
     Gaussian noise on all records    k mu-Gaussian DP, mu^2 = sum of (sensitivity/scale)^2                    (1)
     pure noise                       k times the sum of the pure epsilons                                     (2)
 
+Of a group, k' rows may lie in the training part and k - k' in the held-out one: with mu_T and mu_E the prices of the
+parts, (k' mu_T)^2 + ((k - k') mu_E)^2 <= k^2 max(mu_T, mu_E)^2, and likewise for sums of pure epsilons. So (1) and (2)
+hold for the larger of both parts, if both have the same form.
+
 (1) because a shift by k sensitivities is all that k records can do, and a larger shift of a Gaussian is a larger mu.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 import math
 
 from dpmpi.privacy.gdp import gdp_epsilon
-from dpmpi.privacy.spending import Spending, pure_sum, release_groups
+from dpmpi.privacy.spending import Spending, by_parts, gaussian_mu, pure_sum, release_groups
 
 GROUPS = (2, 5, 10)
 """The numbers of records of one person that are reported."""
@@ -21,16 +25,13 @@ GROUPS = (2, 5, 10)
 
 def group_epsilon(spending: Spending, delta: float, k: int) -> float | None:
     """Return the epsilon at `delta` for `k` records at once; None where it has no closed form, or is infinite."""
-    try:
-        groups = release_groups(spending)
-        if any(group.z == 0 for group in groups):
-            return None
-        if not groups:
-            return 0.0
-        if len(groups) == 1 and (groups[0].noise, groups[0].kind) == ("gaussian", "full"):
-            found = gdp_epsilon(k / groups[0].z, delta)  # (1): all such releases are one group
-        else:
-            found = k * pure_sum(groups)  # (2); infinite for other noise
-    except ArithmeticError:  # noise beyond what can be squared
-        return None
+    parts = by_parts(spending)
+    if len(parts) > 1:
+        each = [group_epsilon(part, delta, k) for part in parts]
+        known = [epsilon for epsilon in each if epsilon is not None]
+        same = len({event.noise in ("gaussian", "discrete-gaussian") for event in spending}) == 1
+        return max(known) if same and len(known) == len(each) else None
+    groups = release_groups(spending)
+    mu = gaussian_mu(groups)
+    found = k * pure_sum(groups) if mu is None else gdp_epsilon(k * mu, delta)  # (2), infinite for other noise; (1)
     return found if math.isfinite(found) else None

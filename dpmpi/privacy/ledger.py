@@ -8,7 +8,8 @@ of an earlier version have neither mac nor signature; from the first mac on, all
     header    who, which run, under which settings; `private: false` where nothing is promised. A file that goes on
               over several runs has one for each.
     reserve   the charges that may be made next, from round `round` on: `events` is a list of [event, count] in order of
-              time; fsynced before the first of them
+              time; fsynced before the first of them. An event that read held-out rows says so, and stands alone: those
+              rows are charged for it and for nothing else
     close     how many charges at the end of the last reservation were not used; `ended` when the run charges no more
 
 A charge is thus durable before its release exists. A crash leaves a reservation without its close, which counts in
@@ -63,13 +64,15 @@ class Ledger:
         *,
         key: LedgerKey | None = None,
         sign: Callable[[bytes], bytes] | None = None,
+        evaluations: int | None = None,
     ) -> None:
         """Create the file, or go on with the one that is there, and write a header.
 
         `plan` holds the charges that are foreseen, (event, how many times) in order of time; reservations follow it.
-        No more than `allowance` are made. Both were found from the first `lines` lines of the file: there must be no
-        others. While a ledger is open no other process can open it. With `key`, lines have macs and the head is kept
-        apart; with `sign`, they are signed in the name of the header's run and rank.
+        No more than `allowance` are made, and no more than `evaluations` of held-out rows beside them. All were found
+        from the first `lines` lines of the file: there must be no others. While a ledger is open no other process can
+        open it. With `key`, lines have macs and the head is kept apart; with `sign`, they are signed in the name of the
+        header's run and rank.
         """
         self._path = path
         self._key, self._sign = key, sign
@@ -85,7 +88,7 @@ class Ledger:
         self._expected = sum(count for _, count in plan) or LEAST_RESERVED
         if allowance is not None:
             self._expected = min(self._expected, allowance)
-        self._allowance = allowance
+        self._allowance, self._evaluations = allowance, evaluations
         self.block: int | None = None
         """The most charges to reserve at a time; by default a fraction of what is foreseen."""
         self._spent: Counter[Event] = Counter()
@@ -181,14 +184,22 @@ class Ledger:
         if self._closed:
             raise LedgerError(f"expected an open ledger, found {self._path} closed: nothing can be charged any more")
         self._give_back()
-        made = self._spent.total()
-        if self._allowance is not None and made >= self._allowance:
-            raise BudgetExceeded(
-                f"expected at most the {self._allowance} charges that the budget allows, found one more"
-            )
+        held_out = getattr(event, "rows", None) == "held-out"
+        evaluated = sum(count for e, count in self._spent.items() if getattr(e, "rows", None) == "held-out")
+        made = evaluated if held_out else self._spent.total() - evaluated
+        allowance = self._evaluations if held_out else self._allowance
+        if allowance is not None and made >= allowance:
+            raise BudgetExceeded(f"expected at most the {allowance} charges that the budget allows, found one more")
+        if held_out:
+            self._reserve_block([(event, 1)], round_, by_plan=False)
+            return
         block = max(LEAST_RESERVED, -(-self._expected // RESERVATIONS)) if self.block is None else self.block
         block = max(1, min(block, self._expected - made))
-        reserved = self._foreseen(event, block)
+        self._reserve_block(self._foreseen(event, block), round_, by_plan=self._by_plan)
+
+    def _reserve_block(self, reserved: list[tuple[Event, int]], round_: int, *, by_plan: bool) -> None:
+        """Write a reservation."""
+        self._by_plan = by_plan
         self._write("reserve", {"events": [[e.to_dict(), count] for e, count in reserved], "round": round_})
         self._keep_head()
         for e, count in reserved:

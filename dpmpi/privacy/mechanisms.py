@@ -7,6 +7,13 @@
     spherical-laplace   density ~ exp(-|x|_2 / b),   sigma = sqrt(m + 1) b                                   (3)
 
 (3) because the radius has law Gamma(m, b), so that E|x|^2 / m = b^2 (m + 1).
+
+A query declares how far one record moves it. A person of at most k records is k replacements, one after the other, each
+of which moves the value by that sensitivity and the determinant of a minimisation by its `extra` at most, so that
+
+    event's sensitivity = k x that of the query,     extra = k x that of the query                           (6)
+
+for queries of all records, and for batches in which all records of a person take part or none.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from typing import ClassVar
 from dpmpi.core import Array, Integers, Query, Sampling
 from dpmpi.errors import ConfigError, LeakError
 from dpmpi.privacy.discrete_gaussian import LEAST_STEPS, MOST_COORDINATES
-from dpmpi.privacy.events import Noise, ReleaseEvent
+from dpmpi.privacy.events import Noise, ReadRows, ReleaseEvent
 from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, SphericalLaplaceNoise, discrete_gaussian
 from dpmpi.rng import PrivateStream
 
@@ -38,6 +45,10 @@ class Pricing:
     """Added to the sensitivity, for rounding."""
     dimension: int = 0
     """As in `ReleaseEvent`."""
+    records: int = 1
+    """The most records of one person: all of them may be replaced at once, (6)."""
+    rows: ReadRows = "all"
+    """The rows that releases under this noise read."""
 
     def event(
         self, sensitivity: float, sampling: Sampling, scale: float = 1.0, extra: float = 0.0, *, inside: bool = False
@@ -49,12 +60,14 @@ class Pricing:
         apart.
         """
         b = self.b * scale
+        sensitivity, extra = self.records * sensitivity, self.records * extra  # (6)
         if (extra or inside) and self.kind == "discrete-gaussian":
             raise ConfigError(f"expected noise on values under a minimisation, found {self.kind}: use --noise-in local")
         if inside and self.kind == "gaussian":
-            return ReleaseEvent("objective", b, sensitivity, sampling, extra=extra)
+            return ReleaseEvent("objective", b, sensitivity, sampling, extra=extra, rows=self.rows)
         whole, coordinates = self.ratio * sensitivity + self.slack + extra * b, 1 if extra else self.coordinates
-        return ReleaseEvent(self.kind, b, whole, sampling, coordinates, 0 if extra else self.dimension)
+        dimension = 0 if extra else self.dimension
+        return ReleaseEvent(self.kind, b, whole, sampling, coordinates, dimension, rows=self.rows)
 
 
 def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
@@ -188,10 +201,15 @@ class DeafMechanism(NoiseMechanism):
         self.perturb(value, scale)
 
 
-def make_mechanism(kind: str, sigma: float, key: bytes, dimension: int) -> NoNoise | NoiseMechanism:
-    """Return the mechanism of this name, drawing from the rank's own key."""
+def make_mechanism(
+    kind: str, sigma: float, key: bytes, dimension: int, *, price: Pricing | None = None, stream: str = "noise"
+) -> NoNoise | NoiseMechanism:
+    """Return the mechanism of this name, drawing from the stream of this name of the rank's own key.
+
+    `price` replaces the usual one; it must be that of noise of this kind and size.
+    """
     if kind in _NOISES:
-        return NoiseMechanism(kind, sigma, _NOISES[kind](PrivateStream(key, "noise"), dimension))
+        return NoiseMechanism(kind, sigma, _NOISES[kind](PrivateStream(key, stream), dimension), price)
     if kind != "none":
         raise _unknown(kind)
     if sigma != 0.0:
@@ -219,17 +237,27 @@ class SumMechanism(_Mechanism):
 
     hides: ClassVar[bool] = True
 
-    def __init__(self, sigma: float, parts: int, bits: int, key: bytes, width: int) -> None:
+    def __init__(
+        self,
+        sigma: float,
+        parts: int,
+        bits: int,
+        key: bytes,
+        width: int,
+        *,
+        price: Pricing | None = None,
+        stream: str = "noise",
+    ) -> None:
         self.parts = parts
         self.bits = bits
         self.width = width
-        super().__init__(sigma, sum_pricing(sigma, bits, width))
-        self._stream = PrivateStream(key, "noise")
-        self._steps(1.0)
+        super().__init__(sigma, price or sum_pricing(sigma, bits, width))
+        self._stream = PrivateStream(key, stream)
+        part_steps(sigma, parts, bits)
 
     def part(self, scale: float = 1.0) -> Integers:
         """Return this rank's part of the noise, by (4)."""
-        return discrete_gaussian(self._stream, self._steps(scale), self.width)
+        return discrete_gaussian(self._stream, part_steps(self.sigma * scale, self.parts, self.bits), self.width)
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         """Refuse: the noise goes into the sum."""
@@ -243,15 +271,16 @@ class SumMechanism(_Mechanism):
         """Return the stream that the parts are drawn from."""
         return (self._stream,)
 
-    def _steps(self, scale: float) -> float:
-        """Return the standard deviation of the part, in steps of 2^-f."""
-        steps = self.sigma * scale * 2.0**self.bits / math.sqrt(self.parts)
-        if not LEAST_STEPS <= steps <= 2.0**50:
-            raise ConfigError(
-                f"expected a deviation of 64 to 2^50 steps for a rank's part of the noise, found {steps:.3g} at "
-                f"{self.bits} fractional bits: use {'more' if steps < LEAST_STEPS else 'fewer'} --share-bits"
-            )
-        return steps
+
+def part_steps(sigma: float, parts: int, bits: int) -> float:
+    """Return the standard deviation of a rank's part of the noise, by (4) of `SumMechanism`, in steps of 2^-bits."""
+    steps = sigma * 2.0**bits / math.sqrt(parts)
+    if not LEAST_STEPS <= steps <= 2.0**50:
+        raise ConfigError(
+            f"expected a deviation of 64 to 2^50 steps for a rank's part of the noise, found {steps:.3g} at "
+            f"{bits} fractional bits: use {'more' if steps < LEAST_STEPS else 'fewer'} --share-bits"
+        )
+    return steps
 
 
 def sum_pricing(sigma: float, bits: int, width: int) -> Pricing:

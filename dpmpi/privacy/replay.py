@@ -62,7 +62,7 @@ from dpmpi.privacy.loss_pairs import (
     spherical_loss,
 )
 from dpmpi.privacy.loss_sums import Loss, epsilon_bounds
-from dpmpi.privacy.spending import Spending
+from dpmpi.privacy.spending import Spending, by_parts
 
 MOST_KINDS = 48
 """More kinds of releases than this are merged: to less noise for the upper bound, to more for the lower one."""
@@ -84,10 +84,15 @@ def replay(spending: Spending, delta: float, dimension: int | None = None, *, ex
     of its events contains a loss from a minimisation.
     """
     spending = {event: count for event, count in spending.items() if count and event.sensitivity > 0}
+    parts = by_parts(spending)
+    if len(parts) > 1:  # the truth is the larger of both
+        each = [replay(part, delta, dimension, extra=extra) for part in parts]
+        missing = tuple(dict.fromkeys(name for one in each for name in one.missing))
+        return Bounds(max(one.lower for one in each), max(one.upper for one in each), missing)
     if any(event.noise == "none" or event.scale == 0 for event in spending):
         return Bounds(math.inf, math.inf)
-    missing = sorted({event.noise for event in spending if _unpaired(event, dimension, extra)})
-    names = tuple(f"no lower bound for {name} noise" + (" in an objective" if extra else "") for name in missing)
+    unpaired = sorted({event.noise for event in spending if _unpaired(event, dimension, extra)})
+    names = tuple(f"no lower bound for {name} noise" + (" in an objective" if extra else "") for name in unpaired)
     paired = {event: count for event, count in spending.items() if not _unpaired(event, dimension, extra)}
     if delta == 0:
         return Bounds(_pure(paired), _pure(spending), names)

@@ -6,6 +6,15 @@ known to be at most 1/sqrt(k) of that in L1; the loss distributions make use of 
 Gaussian is counted among the Gaussian releases, with the smaller deviation of discrete_gaussian.py. Spherical Laplace
 noise on all records keeps its `dimension` where it is known; in one dimension it is Laplace noise. Gaussian noise in an
 objective has an `extra` loss, that of its determinant.
+
+Parts. A row is a training row or a held-out one, by its public position, and an event may say which of them it read. A
+record that is replaced lies in one part P, so that all events which read the other part alone are, given what was
+released before, the same in both worlds: they cost nothing. With e(P) the price of the events that read P or all rows,
+
+    epsilon = max( e(training), e(held-out) )                                                       (1)
+
+whatever was chosen on the way by what was released. Pricing all events together, as if the parts were one, gives more
+than (1): who does not know of parts errs on the safe side.
 """
 
 from __future__ import annotations
@@ -13,11 +22,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias, get_args
 
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.discrete_gaussian import CONTINUOUS_SHARE
-from dpmpi.privacy.events import Noise, ReleaseEvent
+from dpmpi.privacy.events import PARTS, Noise, ReadRows, ReleaseEvent
 
 Spending: TypeAlias = Mapping[ReleaseEvent, int]
 """How often each kind of release was made."""
@@ -26,6 +36,26 @@ GAUSSIAN_FACTOR = math.sqrt(math.pi / 2)
 """Laplace noise moved by t in L2 gives away no more than a Gaussian moved by t times this, (8) of renyi.py."""
 
 _MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessimistically
+
+
+def charged_to(spending: Spending, part: ReadRows) -> Counter[ReleaseEvent]:
+    """Return what the rows of one part are charged for: the releases that read them, or all rows."""
+    return Counter({event: count for event, count in spending.items() if event.rows in ("all", part)})
+
+
+def by_parts(spending: Spending) -> list[Spending]:
+    """Return what each part of the rows is charged for; one tally if no two parts were charged apart, (1)."""
+    if not {event.rows for event in spending}.issuperset(PARTS):
+        return [spending]
+    return [charged_to(spending, part) for part in PARTS]
+
+
+def to_all_rows(spending: Spending) -> Counter[ReleaseEvent]:
+    """Return the releases as if each had read all rows: for whom another cut has put into other parts."""
+    found: Counter[ReleaseEvent] = Counter()
+    for event, count in spending.items():
+        found[replace(event, rows="all")] += count
+    return found
 
 
 class ReleaseGroup(NamedTuple):
@@ -75,6 +105,11 @@ def release_group(event: ReleaseEvent, count: int = 1) -> ReleaseGroup:
     return ReleaseGroup(noise, kind, rate, z, int(count), k, m, event.extra if noise == "objective" else 0.0)
 
 
+def inverse_square(z: float, count: int = 1) -> float:
+    """Return count/z^2; an upper bound of it where z^2 is no number."""
+    return count / z**2 if z < 1e150 else count * 1e-300
+
+
 def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
     """Return the tally in canonical form: as few groups as possible, sorted; free releases left out."""
     tally: Counter[GroupKey] = Counter()
@@ -85,11 +120,21 @@ def release_groups(spending: Spending) -> tuple[ReleaseGroup, ...]:
         if group.times == 0 or group.z == math.inf:
             continue
         if group.kind == "full" and group.noise == "gaussian":
-            squares.append(count / group.z**2)
+            squares.append(inverse_square(group.z, count))
         else:
             (vectors if group.coordinates > 1 and group.kind == "full" else tally)[(*group[:4], *group[5:])] += count
     merged = [ReleaseGroup("gaussian", "full", 1.0, 1 / math.sqrt(math.fsum(squares)))] if squares else []
     return tuple(sorted([*merged, *_groups(_merged(tally)), *_groups(vectors)]))
+
+
+def gaussian_mu(groups: tuple[ReleaseGroup, ...]) -> float | None:
+    """Return the mu of releases that are all Gaussian on all records; infinity without noise, None for others."""
+    if any(group.z == 0 for group in groups):
+        return math.inf
+    if not groups:
+        return 0.0
+    whole = len(groups) == 1 and (groups[0].noise, groups[0].kind) == ("gaussian", "full")
+    return 1 / groups[0].z if whole else None  # all such releases are one group
 
 
 def per_coordinate(

@@ -230,6 +230,21 @@ class Claim:
         return local_epsilon([1.0] * len(shifts), shifts, bound=0.5)
 
     @property
+    def equal(self) -> bool:
+        """Whether all releases have the same noise."""
+        return len({r.scale for r in self.planned}) <= 1
+
+    @property
+    def equal_rounds(self) -> int:
+        """The rounds, for a theorem on equal noise; raise `ConfigError` if it is not."""
+        if not self.equal:
+            raise ConfigError(
+                "expected the same noise in every round for the theorem, found --noise-schedule optimal: use "
+                "--calibration certified"
+            )
+        return self.rounds
+
+    @property
     def count(self) -> int:
         """The number of releases."""
         return sum(r.count for r in self.planned)
@@ -243,8 +258,8 @@ _LOCAL: _Theorem = (
 )
 THEOREMS: dict[str, _Theorem] = {
     "dp-dda": (
-        lambda c, eps: liu2022_sigma(c.lipschitz, c.rounds, c.records, eps, c.delta),
-        lambda c, sigma: liu2022_epsilon(sigma, c.lipschitz, c.rounds, c.records, c.delta),
+        lambda c, eps: liu2022_sigma(c.lipschitz, c.equal_rounds, c.records, eps, c.delta),
+        lambda c, sigma: liu2022_epsilon(sigma, c.lipschitz, c.rounds, c.records, c.delta) if c.equal else None,
     ),
     "sampled-dda": (
         lambda c, eps: node_sampling_sigma(c.lipschitz, c.rounds, c.records, c.share, eps, c.delta),

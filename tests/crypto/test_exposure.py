@@ -1,11 +1,16 @@
 """Which summands a set of sums gives away: closed forms of circulants, and exact rank modulo a prime."""
 
+from fractions import Fraction
+from itertools import combinations, product
+
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmpi.crypto.exposure import exposed, exposure
+from dpmpi.crypto.exposure import exposed, exposure, learned, masked_view
+from dpmpi.crypto.mask_graph import circulant
 from dpmpi.network.graph import make_graph
 
 
@@ -105,3 +110,74 @@ def test_an_erdos_renyi_graph_exposes_ranks_either_way():
     for own in (False, True):
         assert exposed(sums_over(graph, own), 10) == solvable(sums_over(graph, own), 10)
     assert any(exposed(sums_over(make_graph("random:edges=20", 10, seed), True), 10) for seed in range(5))
+
+
+# --- masked summands -------------------------------------------------------------------------------------------------
+
+
+def indicator(group, honest):
+    return [Fraction(rank in group) for rank in honest]
+
+
+def views(n, pairs, colluders, mode):
+    """What colluders who listen to everything see, with expanded or with full shares."""
+    if mode == "expanded":
+        return masked_view(n, pairs, colluders)
+    ends = [end for i, j in pairs for end in [(i, j), (j, i)]]
+    seen = []
+    for rank in range(n):  # what a rank holds, once the shares are there: it is summed in the open
+        held = {rank: 1} | {("share", rank, j): -1 for i, j in ends if i == rank}
+        seen.append(held | {("share", i, rank): 1 for i, j in ends if j == rank})
+    seen += [{rank: 1} for rank in colluders]
+    return seen + [{("share", i, j): 1} for i, j in ends if {i, j} & {*colluders}]
+
+
+@pytest.mark.parametrize("mode", ["expanded", "full"])
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 8])
+def test_c_colluders_learn_the_sum_of_the_others_and_nothing_else(n, mode):
+    """All sets of c colluders, against masks of connectivity c + 1."""
+    for c in range(n - 1):
+        pairs = circulant(n, c + 1)
+        for colluders in combinations(range(n), c):
+            honest = [rank for rank in range(n) if rank not in colluders]
+            assert learned(views(n, pairs, colluders, mode), honest) == [[1] * len(honest)]
+
+
+@pytest.mark.parametrize("mode", ["expanded", "full"])
+@pytest.mark.parametrize("n", [4, 5, 6, 7, 8])
+def test_with_connectivity_c_some_c_colluders_learn_the_sum_of_each_part(n, mode):
+    for c in range(1, n - 1):
+        pairs, more = circulant(n, c), []
+        for colluders in combinations(range(n), c):
+            honest = [rank for rank in range(n) if rank not in colluders]
+            parts = [set(part) for part in nx.connected_components(nx.Graph(pairs).subgraph(honest))]
+            found = learned(views(n, pairs, colluders, mode), honest)
+            assert sorted(found) == sorted(indicator(part, honest) for part in parts)
+            more.append(len(found) > 1)
+        assert any(more)
+
+
+def test_two_colluders_on_a_ring_of_masks_see_the_sums_of_both_sides():
+    seen = masked_view(6, circulant(6, 2), (0, 3))
+    assert learned(seen, [1, 2, 4, 5]) == [[1, 1, 0, 0], [0, 0, 1, 1]]
+    assert learned(masked_view(4, circulant(4, 2), (0, 2)), [1, 3]) == [[1, 0], [0, 1]]  # both summands
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_same_combinations_remain_modulo_a_power_of_two(k):
+    """All combinations of what is said, modulo 8, that no mask of honest pairs is left in: by trying every one."""
+    n = 5
+    for colluders in combinations(range(n), 2):
+        honest = [rank for rank in range(n) if rank not in colluders]
+        edges = [pair for pair in circulant(n, k) if {*pair} <= {*honest}]
+        free = set()
+        for weights in product(range(8), repeat=len(honest)):
+            weight = dict(zip(honest, weights, strict=True))
+            if all((weight[i] - weight[j]) % 8 == 0 for i, j in edges):
+                free.add(weights)
+        basis = learned(masked_view(n, circulant(n, k), colluders), honest)
+        spanned = set()
+        for times in product(range(8), repeat=len(basis)):
+            columns = zip(*basis, strict=True)
+            spanned.add(tuple(int(sum(t * x for t, x in zip(times, column, strict=True))) % 8 for column in columns))
+        assert free == spanned

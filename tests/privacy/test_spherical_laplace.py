@@ -49,6 +49,33 @@ def test_never_below_draws_and_within_two_percent(m, times):
         assert side * (values.mean() - delta) <= 5 * values.std() / math.sqrt(n)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [3, 12, 104])
+@pytest.mark.parametrize("times", [1, 10])
+def test_within_two_percent_of_a_hundred_million_draws_and_never_below(m, times):
+    """At (1, 1e-5); the epsilon of the draws is where their delta is 1e-5, its error that of their mean there."""
+    delta, n, chunk = 1e-5, 10**8, 10**6
+    scale = noise(m, times, delta)
+    epsilon = certified_epsilon({event(scale, m): times}, delta)
+    rng, tail = np.random.default_rng([m, times, 8]), []
+    for _ in range(n // chunk):
+        losses = sum(drawn_losses(rng, 1 / scale, m, chunk) for _ in range(times))
+        tail.append(losses[losses > 0.9 * epsilon])
+    losses = np.concatenate(tail)
+
+    def lost(at):
+        return np.maximum(-np.expm1(at - losses), 0.0)
+
+    low, high = 0.9 * epsilon, 1.1 * epsilon
+    assert lost(low).sum() / n > delta > lost(high).sum() / n
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if lost(middle).sum() / n > delta else (low, middle)
+    error = math.sqrt(np.square(lost(high)).sum()) / np.exp(high - losses[losses > high]).sum()  # of high
+    print(f"m {m}, {times} releases: certified {epsilon:.4f}, drawn {high:.4f} +- {error:.4f}")
+    assert high - 4 * error <= epsilon <= 1.02 * (high + 4 * error)
+
+
 @pytest.mark.parametrize(("t", "m"), [(0.3, 2), (2.0, 3), (1.0, 12), (0.01, 5), (3.0, 104), (20.0, 2000)])
 def test_the_bessel_ratio_and_the_masses_to_many_digits(t, m):
     """(3) and (4), cell by cell, by integration to 40 digits."""
