@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpmpi.core import Array, Bytes, Request
 from dpmpi.errors import ProtocolError
+from dpmpi.network.polling import YIELDING_SECONDS
 from dpmpi.rng import Words
 
 TRAILER_BYTES = 16
@@ -43,10 +44,13 @@ class Schedule(Protocol):
 class Channel:
     """One rank's buffers towards a fixed set of peers: a message to each, the same bytes or not, one from each.
 
+    Where ranks pass something on, a channel may hear from other ranks than it speaks to, its `sources`, or from none.
+
     A message is the payload followed by the trailer (round, hop). There are two sets of outgoing buffers, used in
     turns: when a rank has heard from all its peers of one exchange, they have heard its message of the exchange before,
-    so the buffer that is filled next is never one that still travels, and nobody has to wait for a send. So `flip`
-    begins every exchange.
+    so the buffer that is filled next is never one that still travels, and nobody has to wait for a send. The same holds
+    for the channels of a sum: it is known to nobody before every rank has heard all messages of the sum before. So
+    `flip` begins every exchange.
     """
 
     def __init__(
@@ -56,9 +60,10 @@ class Channel:
         payload_bytes: int,
         tag: int,
         distinct: bool = False,
+        sources: Sequence[int] | None = None,
         over: Channel | None = None,
     ) -> None:
-        """Make the buffers; `distinct`: each peer gets its own bytes.
+        """Make the buffers; `distinct`: each peer gets its own bytes; `sources`: who is heard, by default the peers.
 
         Over another channel, whose messages are longer and different for each peer, this one is a view of them. What is
         the same for all peers does not travel then, and has one buffer for both turns.
@@ -66,6 +71,7 @@ class Channel:
         n = -(-payload_bytes // 8) * 8  # whole words, so that the trailer is aligned
         self.rank = rank
         self.peers = tuple(peers)
+        self.sources = self.peers if sources is None else tuple(sources)
         self.payload_bytes = payload_bytes
         self.tag = tag
         self.distinct = distinct
@@ -83,7 +89,7 @@ class Channel:
             made = over.outgoing_messages if distinct else [new(1)] * 2
         self.outgoing_messages: list[list[Bytes]] = made if distinct else [one * len(self.peers) for one in made]
         """For each of the two turns, the message to each peer."""
-        self.incoming_messages: list[Bytes] = new(len(self.peers)) if over is None else over.incoming_messages
+        self.incoming_messages: list[Bytes] = new(len(self.sources)) if over is None else over.incoming_messages
         self.outgoing: list[list[Bytes]] = [[message[:payload_bytes] for message in one] for one in made]
         """For each of the two turns, the payloads: one for each peer if they are distinct, else one for all."""
         self.incoming: list[Bytes] = [message[:payload_bytes] for message in self.incoming_messages]
@@ -95,7 +101,9 @@ class Channel:
         self.exchanges = 0
         """How often the channel was used."""
         self.awaited: int | None = None
-        """Position in `peers` of the message that the last wait was for; None if it was too short to tell."""
+        """Position in `sources` of the message that the last wait was for; None if it was too short to tell."""
+        self.yielding = YIELDING_SECONDS
+        """How long to yield the core before napping while its messages are awaited."""
         self.handle: Any = None
         """The transport's own: its requests for these buffers."""
 
@@ -123,7 +131,7 @@ class Channel:
         stamp = self._stamp
         for trailer in self._incoming_trailers:
             if trailer.tobytes() != stamp:
-                peer = self.peers[self._incoming_trailers.index(trailer)]
+                peer = self.sources[self._incoming_trailers.index(trailer)]
                 round_, hop = np.frombuffer(trailer, np.int64)
                 raise ProtocolError(
                     f"rank {self.rank} expected round {self.round}, hop {self.hop} from rank {peer}, "
@@ -140,14 +148,22 @@ class Transport(Protocol):
     tolerant: bool
     """Whether those who survive a death learn of it and can go on."""
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False) -> Channel:
-        """Return a new channel of `rank` towards `peers`."""
+    def channel(
+        self,
+        rank: int,
+        peers: Sequence[int],
+        payload_bytes: int,
+        tag: int,
+        distinct: bool = False,
+        sources: Sequence[int] | None = None,
+    ) -> Channel:
+        """Return a new channel of `rank` towards `peers`, which hears from `sources`, by default the same."""
 
     def start(self, channel: Channel) -> None:
         """Post the receives, then the sends."""
 
     def done(self, channel: Channel) -> bool:
-        """Return whether a message has come from every peer."""
+        """Return whether a message has come from every source."""
 
     def wait(self, channel: Channel) -> None:
         """Return when `done`; raise `NeighbourSilent` after the deadline."""
@@ -241,6 +257,9 @@ class World(Transport, Protocol):
 
     def among(self, chosen: Sequence[int]) -> World | None:
         """Return a transport among some of the ranks, in this order; None on the others."""
+
+    def release(self) -> None:
+        """Give back what the system keeps for this transport, after `close`; all processes call this together."""
 
     def abort(self, code: int) -> None:
         """End all ranks now; where MPI is fault tolerant this one alone, and the others see a death."""

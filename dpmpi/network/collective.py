@@ -35,17 +35,19 @@ def on_all_ranks(transport: Transport, action: Callable[[], Sequence[Any]]) -> l
         own = error
     except OSError as error:  # what files can do to any step
         own = ConfigError(f"{type(error).__name__}: {error}")
+        own.__cause__ = error
     except (MemoryError, OverflowError, UnicodeError) as error:  # what sizes and texts can do, which may be records
         own = ConfigError(f"rank {transport.ranks[0]} failed ({type(error).__name__})")
+        own.__cause__ = error
     if own is not None:
         texts = [json.dumps([type(own).__name__, str(own), None])] * len(transport.ranks)
     values = []
     for rank, text in enumerate(transport.collect(texts)):
         name, message, value = _entry(rank, text)
         if name is not None:
-            theirs = _KINDS.get(name, DpmpiError)(message)
-            theirs.told = True
-            raise theirs
+            first = own if own is not None and rank in transport.ranks else _KINDS.get(name, DpmpiError)(message)
+            first.told = True
+            raise first
         values.append(value)
     if own is not None:  # whatever became of it on its way
         raise own

@@ -1,8 +1,8 @@
 """Who may talk to whom, and with which weights.
 
 A graph is written as a spec: `ring`, `path`, `star`, `complete`, `grid`, `torus` (or `grid:rows=4,columns=5`),
-`erdos-renyi:p=0.6`, `random:edges=20`, `file:PATH`. The random ones are drawn from the shared seed, so that every rank
-builds the same graph without a message.
+`erdos-renyi:p=0.6`, `random:edges=20`, `edges:0-1,1-2`, `file:PATH`. The random ones are drawn from the shared seed, so
+that every rank builds the same graph without a message.
 
 With d_i the degrees, L = D - A the Laplacian and {i, j} an edge, the mixing matrix W has
 
@@ -19,12 +19,13 @@ W is symmetric and its rows sum to 1, hence its columns too. W_ii > 0: at most d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from dpmpi.rng import public_generator
 Edge = tuple[int, int]
 OptionType = TypeVar("OptionType", int, float)
 
-GRAPHS = ("ring", "path", "star", "grid", "torus", "complete", "erdos-renyi", "random", "file")
+GRAPHS = ("ring", "path", "star", "grid", "torus", "complete", "erdos-renyi", "random", "edges", "file")
 WEIGHTS = ("metropolis", "uniform", "laplacian")
 
 _MOST_EDGES = 2_000_000  # 300 MB on every rank; a complete graph of 2000 ranks
@@ -65,6 +66,11 @@ class Graph:
         """The number of neighbours of each rank."""
         return tuple(len(peers) for peers in self._adjacency)
 
+    @property
+    def complete(self) -> bool:
+        """Whether there is an edge between every two ranks."""
+        return len(self.edges) == self.size * (self.size - 1) // 2
+
     def neighbours(self, rank: int) -> tuple[int, ...]:
         """Return the ranks next to `rank`, sorted."""
         return self._adjacency[rank]
@@ -76,13 +82,18 @@ class Graph:
         lost = self.size - len(place)
         return Graph(f"{self.name} without {lost}" if lost else self.name, len(place), edges)
 
-    def reached(self, rank: int) -> set[int]:
-        """Return the ranks that are connected with `rank`, itself included."""
-        found, fresh = set[int](), {rank}
+    def levels(self, rank: int) -> list[set[int]]:
+        """Return the ranks that are 0, 1, 2, ... steps away from `rank`, as far as they are connected with it."""
+        found, fresh, levels = set[int](), {rank}, []
         while fresh:
+            levels.append(fresh)
             found |= fresh
             fresh = {j for i in fresh for j in self._adjacency[i]} - found
-        return found
+        return levels
+
+    def reached(self, rank: int) -> set[int]:
+        """Return the ranks that are connected with `rank`, itself included."""
+        return set[int]().union(*self.levels(rank))
 
     def largest_component(self) -> list[int]:
         """Return the ranks of the largest connected part, of several the one with the lowest rank."""
@@ -118,6 +129,9 @@ def make_graph(spec: str, size: int, seed: int) -> Graph:
         raise ConfigError(f"expected a graph among {', '.join(GRAPHS)}, found {kind!r}{nearest(kind, GRAPHS)}")
     if kind == "file":
         edges = _normal(_read_edges(rest, size))
+    elif kind == "edges":
+        edges = _normal(_listed_edges(rest, size))
+        spec = f"edges ({len(edges)})"
     elif kind in ("grid", "torus"):
         rows, columns = _rows_columns(spec, rest, size)
         spec = f"{kind}:rows={rows},columns={columns}"
@@ -241,6 +255,37 @@ def _edge_count(spec: str, rest: str, size: int) -> int:
     if count is None or not least <= count <= most:
         raise ConfigError(f"graph {spec}: expected {least} to {most} edges for {size} connected nodes, found {count}")
     return count
+
+
+def edges_spec(graph: Any) -> str:
+    """Return the spec of a graph that is an object: pairs of ranks, or a networkx graph whose nodes are 0 ... n-1."""
+    if hasattr(graph, "nodes") and hasattr(graph, "edges"):
+        if sorted(graph.nodes) != list(range(len(graph.nodes))):
+            raise ConfigError(
+                "expected the ranks 0 ... n-1 as nodes of the graph, found others: see "
+                "networkx.convert_node_labels_to_integers"
+            )
+        graph = list(graph.edges)
+    try:
+        pairs = np.asarray(graph)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu" or pairs.min() < 0:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            "expected a graph as text, a networkx graph or pairs of ranks, found something else"
+        ) from None
+    return "edges:" + ",".join(f"{i}-{j}" for i, j in _normal((int(i), int(j)) for i, j in pairs.tolist()))
+
+
+def _listed_edges(text: str, size: int) -> Iterator[Edge]:
+    """Yield the edges of `0-1,1-2,...`."""
+    for edge in filter(None, text.split(",")):
+        found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", edge, re.ASCII)
+        if found is None or max(int(found[1]), int(found[2])) >= size or int(found[1]) == int(found[2]):
+            raise ConfigError(
+                f"expected edges:I-J,... between two of the ranks 0 to {size - 1}, found {edge[:40]!r}: mend it"
+            )
+        yield int(found[1]), int(found[2])
 
 
 def _read_edges(path: str, size: int) -> Iterator[Edge]:

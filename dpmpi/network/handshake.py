@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import fail_together, on_all_ranks
+from dpmpi.network.launcher import party
 
 if TYPE_CHECKING:
     from dpmpi.crypto.keys import Handshake, Identity, PairKeys, Session
@@ -55,6 +56,8 @@ class Claim:
     """The flags beside the settings that decide which steps all ranks take together."""
     roster: str | None = None
     """The digest of the roster, found when the ranks meet."""
+    plugins: str = ""
+    """The digests of the plug-ins' sources."""
 
     def digest(self) -> str:
         """Return the SHA-256 of all of it."""
@@ -73,11 +76,16 @@ class Meeting:
 
 
 def trust_domain() -> str:
-    """Return a mark of this host and user, who trust each other: the same on all ranks that they run."""
+    """Return a mark of this host and user, who trust each other: the same on all ranks that they run.
+
+    A party that started on its own is a domain of its own, also beside another one on this host.
+    """
     boot = ""
     with suppress(OSError):  # tells hosts apart that have one name
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    return hashlib.sha256(f"dpmpi {os.uname().nodename} {os.getuid()} {boot}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"dpmpi {os.uname().nodename} {os.getuid()} {boot}{party(os.environ)}".encode()).hexdigest()[
+        :16
+    ]
 
 
 def meet(world: Transport, claim: Claim, folder: Path | None = None) -> Meeting:
@@ -117,6 +125,7 @@ def meet(world: Transport, claim: Claim, folder: Path | None = None) -> Meeting:
 
 
 _FACTS = {
+    "plugins": "source of the plug-ins",
     "config": "settings",
     "names": "ranks",
     "origin": "number of ranks at the beginning",
@@ -174,10 +183,10 @@ def _check_claims(mine: Claim, name: int, cards: Sequence[Any]) -> None:
     """Raise `ConfigError` if a card says anything else than this rank's own claim."""
     expected = json.loads(json.dumps(vars(mine)))
     for rank, facts in enumerate(cards):
-        for fact, value in expected.items():
-            if not isinstance(facts, dict) or "hello" not in facts or facts.get(fact) != value:
+        for fact, words in _FACTS.items():
+            if not isinstance(facts, dict) or "hello" not in facts or facts.get(fact) != expected[fact]:
                 raise ConfigError(
-                    f"expected the same {_FACTS[fact]} on all ranks, found others on rank {mine.names[rank]} than on "
+                    f"expected the same {words} on all ranks, found others on rank {mine.names[rank]} than on "
                     f"rank {name}: start all of them alike"
                 )
 

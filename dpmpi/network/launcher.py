@@ -48,6 +48,11 @@ ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """In a container one is often root, which Open MPI refuses by default."""
 
 
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(THREADS, "1")
+"""Ranks are what fills the cores."""
+
+
 class OutOfTime(ConfigError):
     """What was started took longer than its limit, and was ended."""
 
@@ -112,11 +117,16 @@ class Launcher:
         return start(self.command(ranks, program), told | dict(environment or {}), streams)
 
     def run(
-        self, ranks: int, program: Sequence[str], limit: float | None = None, environment: Environment | None = None
+        self,
+        ranks: int,
+        program: Sequence[str],
+        limit: float | None = None,
+        environment: Environment | None = None,
+        streams: Any = None,
     ) -> Finished:
         """Start the ranks and wait for their end; raise `OutOfTime` after `limit` seconds."""
         with _interruptible() as listen:
-            return finish(self.start(ranks, program, environment), limit, listen)
+            return finish(self.start(ranks, program, environment, streams), limit, listen)
 
 
 def start(command: Sequence[str], environment: Environment | None = None, streams: Any = None) -> Popen[str]:
@@ -226,6 +236,19 @@ def _announced(environment: Environment, names: Sequence[str], default: int) -> 
 def launched_as(environment: Environment) -> tuple[int, int]:
     """Return (rank, size) that the launcher announced, without initialising MPI; (0, 1) if there was none."""
     return _announced(environment, RANK_VARIABLES, 0), _announced(environment, SIZE_VARIABLES, 1)
+
+
+PARTY_VARIABLE = "DPMPI_PARTY"
+
+
+def party(environment: Environment) -> str:
+    """Return the mark of the party whose rank this is; nothing where one launcher started all ranks."""
+    return environment.get(PARTY_VARIABLE, "")
+
+
+def speaks(environment: Environment, ranks: Sequence[int]) -> bool:
+    """Return whether a process with these ranks speaks for the run: the first one, and the first of each party."""
+    return 0 in ranks or (bool(party(environment)) and launched_as(environment)[0] == 0)
 
 
 def first_on_host(environment: Environment) -> bool:

@@ -1,8 +1,9 @@
 """Who talks to whom in which round: pure functions of (shared seed, round), so that no rank has to ask another.
 
-`StaticSchedule` uses all edges of a graph in every round. `SampledSchedule` uses K vertex-disjoint edges a round,
-uniform over all K-matchings of the graph: exactly 2K ranks are active and iota = 2K/n. On a matching, Metropolis
-weights are 1/2 and 1/2, so that with M_t the edges of round t and L_e = (e_i - e_j)(e_i - e_j)'
+`StaticSchedule` uses all edges of a graph in every round; `SumSchedule` is for sums over all ranks. `SampledSchedule`
+uses K vertex-disjoint edges a round, uniform over all K-matchings of the graph: exactly 2K ranks are active and
+iota = 2K/n. On a matching, Metropolis weights are 1/2 and 1/2, so that with M_t the edges of round t and
+L_e = (e_i - e_j)(e_i - e_j)'
 
     W_t = I - (1/2) sum_{e in M_t} L_e                                             (1)
 
@@ -47,6 +48,11 @@ class StaticSchedule:
         self._near: dict[int, Neighbourhood] = {}
         self._beta: float | None = None
 
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """How many neighbours each rank has."""
+        return self.graph.degrees
+
     def neighbourhood(self, rank: int) -> Neighbourhood:
         """Return the neighbourhood of `rank`, always the same object; takes no dense matrix."""
         if rank not in self._near:
@@ -66,6 +72,29 @@ class StaticSchedule:
         if self._beta is None:
             self._beta = beta(mixing_matrix(self.graph, self.weights))
         return self._beta
+
+
+class SumSchedule(StaticSchedule):
+    """Everybody with everybody in every round, all with the same weight: sums over all ranks, along some graph.
+
+    For exchanges that answer from the sum of all ranks: a mix is then the mean, whatever way the sum travels.
+    """
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Everybody is everybody's neighbour."""
+        return (self.size - 1,) * self.size
+
+    def neighbourhood(self, rank: int) -> Neighbourhood:
+        """Return all other ranks, with the weight 1/n; always the same object."""
+        if rank not in self._near:
+            others = tuple(j for j in range(self.size) if j != rank)
+            self._near[rank] = Neighbourhood(others, (1.0 / self.size,) * len(others), 1.0 / self.size)
+        return self._near[rank]
+
+    def beta(self) -> float:
+        """Return 0: one mix averages over all ranks."""
+        return 0.0
 
 
 class SampledSchedule:

@@ -14,7 +14,7 @@ from dpmpi.network.transport.mpi import MpiTransport
 from dpmpi.privacy.mechanisms import make_mechanism
 from dpmpi.problem.penalties import Regulariser
 from dpmpi.rng import insecure_key
-from dpmpi.testing import random_shards, simulate
+from dpmpi.testing import random_shards, simulate, usual_task
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
@@ -49,6 +49,24 @@ def test_bits_are_those_of_loopback(world, on_all, name, batch):
     on_all(np.array_equal(found, expected), "other bits than loopback")
     on_all(np.abs(found).max() > 0)
     on_all(engine.seats[0].agent.active_rounds == alone.seats[world.rank].agent.active_rounds)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "huber", "poisson"])
+@pytest.mark.parametrize("name", ["momentum", "dp-dda", "dp-dgd", "ip-admm"])
+def test_bits_of_other_tasks_are_those_of_loopback(world, on_all, name, loss):
+    n, algorithm, task = world.size, ALGORITHMS[name](), usual_task(loss)
+    settings = {
+        "graph": "complete", "loss": loss, "batch": "8", "seed": 5, "lipschitz": 0.7,
+        "mechanism": lambda rank, width: make_mechanism("gaussian", 0.3, insecure_key(5, rank), width),
+    }  # fmt: skip
+    shards, length = random_shards(n, 20, 37, 2, task), 37 * task.scores
+    expected, found = np.zeros(length), np.zeros(length)
+    alone = simulate(algorithm, shards, 20, **settings)
+    alone.model(alone.seats[world.rank], expected)
+    engine = simulate(algorithm, shards, 20, transport=Meter(world), **settings)
+    engine.model(engine.seats[0], found)
+    on_all(np.array_equal(found, expected), "other bits than loopback")
+    on_all(np.abs(found).max() > 0)
 
 
 def test_total_adds_up_in_rank_order_and_agrees_everywhere(world, on_all):

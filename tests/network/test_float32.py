@@ -15,8 +15,9 @@ from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core import Gather, Method, Mix, NeighbourSum, Sum, public
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import TRAILER_BYTES
-from dpmpi.network.exchange.plain import PlainExchange, payload_bytes
+from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.graph import make_graph, mixing_matrix
+from dpmpi.network.sums import payload_of
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.meter import Meter
 from dpmpi.run import main as run
@@ -105,8 +106,8 @@ def test_vectors_stay_in_their_domain():
 
 
 def test_half_the_bytes():
-    assert [payload_bytes(m, "float32") for m in (1, 2, 7, 2000)] == [8, 8, 32, 8000]
-    assert [payload_bytes(m) for m in (1, 2, 7, 2000)] == [8, 16, 56, 16000]
+    assert [payload_of(m, "float32") for m in (1, 2, 7, 2000)] == [8, 8, 32, 8000]
+    assert [payload_of(m, "float64") for m in (1, 2, 7, 2000)] == [8, 16, 56, 16000]
     sent = {}
     for wire in ("float64", "float32"):
         meter = Meter(LoopbackTransport(4))

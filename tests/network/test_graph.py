@@ -18,6 +18,7 @@ from dpmpi.network.graph import (
     beta,
     check_doubly_stochastic,
     common_weight,
+    edges_spec,
     make_graph,
     mixing_matrix,
     neighbourhood,
@@ -331,3 +332,15 @@ def test_unknown_weights():
 def test_what_is_not_doubly_stochastic(W, message):
     with pytest.raises(ConfigError, match=message):
         check_doubly_stochastic(W)
+
+
+def test_edges_by_their_names():
+    graph = make_graph("edges:1-0,1-2,2-1", 3, 0)
+    assert graph.edges == ((0, 1), (1, 2))
+    assert graph.name == "edges (2)"
+    assert edges_spec(graph.edges) == "edges:0-1,1-2"
+    for wrong in ("0-3", "0:1", "1-1", "0-1-2", "a-b", "-1-2"):
+        with pytest.raises(ConfigError, match="expected edges:I-J"):
+            make_graph(f"edges:{wrong}", 3, 0)
+    with pytest.raises(ConfigError, match="connected"):
+        make_graph("edges:0-1", 3, 0)

@@ -107,7 +107,7 @@ def test_plus_is_added_before_rounding():
 @pytest.mark.parametrize(
     ("graph", "kind", "reason"),
     [
-        ("ring", Mix, "found Mix over 2 peers: use --graph complete"),
+        ("ring", Mix, "found Mix over 2 peers: use --exchange plain"),
         ("ring", NeighbourSum, "found NeighbourSum over 2 peers"),
         ("path", NeighbourSum, "found NeighbourSum over 1 peers"),
         ("complete", Gather, "found Gather over 4 peers"),

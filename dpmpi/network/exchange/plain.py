@@ -1,8 +1,9 @@
-"""The plain exchange: one hop, vectors as float64 or, on a narrow wire, as float32.
+"""The plain exchange: one hop to the neighbours, vectors as float64 or, on a narrow wire, as float32.
 
 The answer to `Mix` is sum_j w_ij v_j, added up one rank after the other in rank order, so that its bits do not depend
 on the transport or on which message came first. Vectors are multiplied by their weights before they are added; where
 all weights are the same, as on a ring, their sum is multiplied instead, which takes 3 steps for 3 vectors and not 5.
+`Sum` travels along a route of its own, which fixes its order (network/sums.py).
 
 On a float32 wire v_j is what was sent, the rank's own included: every rank sees the same numbers. Products and sums are
 taken in float64. Rounding what was released is post-processing and costs no privacy.
@@ -19,16 +20,13 @@ from numpy.typing import NDArray
 
 from dpmpi.core import Array, Gather, Mix, NeighbourSum, Request, Sum
 from dpmpi.network.channel import Channel, Neighbourhood, Transport
+from dpmpi.network.route import Routes
+from dpmpi.network.sums import Adder, make_adder, payload_of
 
 WireVector: TypeAlias = NDArray[np.float64] | NDArray[np.float32]
 
 _FLOAT32_BITS = np.int64(~((1 << 29) - 1))
 """Sign, exponent and the first 23 bits of the mantissa of a float64."""
-
-
-def payload_bytes(length: int, wire: str = "float64") -> int:
-    """Return the bytes of a vector on the wire: whole words of 8 bytes."""
-    return 8 * (-(-length * np.dtype(wire).itemsize // 8))
 
 
 class _PlainLink:
@@ -96,19 +94,25 @@ class _PlainLink:
 
 
 class PlainExchange:
-    """Serves one rank's requests with one message to, and one from, each peer.
+    """Serves one rank's requests: with one message to, and one from, each peer, or by a sum along `routes`.
+
+    Without routes, everybody tells everybody what is to be added up.
 
     On a float32 wire the vector of a `Gather` or `NeighbourSum` is itself cut down to what is sent: a method that goes
     on with its own vector and its neighbours' must have the same ones as they. It is rounded towards zero, because a
     box or ball that held the vector must hold it afterwards.
     """
 
-    def __init__(self, transport: Transport, rank: int, size: int, wire: str = "float64") -> None:
-        others = tuple(j for j in range(size) if j != rank)
+    def __init__(
+        self, transport: Transport, rank: int, size: int, wire: str = "float64", routes: Routes | None = None
+    ) -> None:
+        if size != transport.size:
+            raise ValueError(f"expected an exchange among the {transport.size} ranks of the transport, found {size}")
         self._transport = transport
         self._rank = rank
+        self._routes = routes
         self._wire = wire
-        self._everyone = Neighbourhood(others, (1.0,) * len(others), 1.0)
+        self._adders: dict[int, Adder] = {}
         self._links: dict[tuple[Neighbourhood, int], _PlainLink] = {}
         self._recent: _PlainLink | None = None
         self._round = 0
@@ -117,13 +121,13 @@ class PlainExchange:
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Send the request's vector to the peers, receive theirs, return the answer."""
         vector, kind = request.vector.value, type(request)
+        if round_ != self._round:
+            self._round, self._hop = round_, 0
         if kind is Sum:
-            near = self._everyone
+            return (yield from self._sum(request, round_))
         link = self._recent
         if link is None or link.near is not near or link.length != vector.size:
             link = self._recent = self._link(near, vector.size)
-        if round_ != self._round:
-            self._round, self._hop = round_, 0
         channel = link.channel
         turn = channel.flip()
         out = link.outgoing[turn]
@@ -137,7 +141,7 @@ class PlainExchange:
             out[...] = vector  # as np.copyto, which takes twice the steps
         yield channel.stamp(round_, self._hop)
         self._hop += 1
-        if kind is Mix or kind is Sum:
+        if kind is Mix:
             return link.weighted_sum(turn, link.answer if request.out is None else request.out)
         if kind is NeighbourSum:
             return link.plain_sum(link.answer if request.out is None else request.out)
@@ -145,9 +149,24 @@ class PlainExchange:
             return link.gathered()
         raise TypeError(f"expected Mix, NeighbourSum, Gather or Sum, found {kind.__name__}")
 
+    def _sum(self, request: Request, round_: int) -> Generator[Channel, None, Array]:
+        """Add up the vectors of all ranks."""
+        vector = request.vector.value
+        adder = self._adders.get(vector.size)
+        if adder is None:
+            adder = make_adder(self._transport, self._rank, self._routes, vector.size, self._wire)
+            self._adders[vector.size] = adder
+        adder.own[...] = vector
+        hop, self._hop = self._hop, self._hop + adder.hops
+        yield from adder.add_up(round_, hop)
+        if request.out is None:
+            return adder.own
+        request.out[...] = adder.own
+        return request.out
+
     def _link(self, near: Neighbourhood, length: int) -> _PlainLink:
         link = self._links.get((near, length))
         if link is None:
-            channel = self._transport.channel(self._rank, near.peers, payload_bytes(length, self._wire), tag=0)
+            channel = self._transport.channel(self._rank, near.peers, payload_of(length, self._wire), tag=0)
             link = self._links[near, length] = _PlainLink(channel, near, length, self._wire)
         return link

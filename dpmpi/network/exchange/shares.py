@@ -1,53 +1,64 @@
 """Secret shares: the sum of all ranks' vectors, of which nobody sees a summand.
 
-A vector is encoded as integers modulo 2^64 (crypto/ring.py), the noise of the sum, if it has any, is added there, and
+A vector is encoded as integers modulo 2^64 or 2^32 (crypto/ring.py), noise of the sum, if there is any, is added, and
 
-    full        hop 1: a share of it to every rank, another to each;  hop 2: the sum of the shares that one holds to all
-    expanded    one hop: the vector plus masks that cancel in the sum, to all
+    full        a share of it goes to each partner; what a rank then holds, its own share and those it got, is summed
+    expanded    the vector plus masks that cancel in the sum is summed
 
-The sum is that of the rounded values, exactly: n 2^-(f+1) from the plain one at most, the same bits on every rank. What
-a rank may ask for is what the sum of all tells:
+along a route (network/sums.py): nobody on the way sees more than everybody may. The sum is that of the rounded values,
+exactly: n 2^-(f+1) from the plain one at most, the same bits on every rank and on every route. What a rank may ask for
+is what the sum of all tells:
 
     Sum             the sum
-    Mix             if all weights are 1/n, as on a complete graph: the sum times 1/n
-    NeighbourSum    on a complete graph: the sum less the rank's own
+    Mix             if all weights are 1/n: the sum times 1/n
+    NeighbourSum    if all others are neighbours: the sum less the rank's own
 
 Sums over neighbourhoods would add up to more than they show one by one (crypto/exposure.py), so they are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array, Hidden, Mix, NeighbourSum, Request, Sum
-from dpmpi.crypto.ring import check_capacity, decode, encode
+from dpmpi.crypto.ring import WORD_BITS, check_capacity, decode, encode
 from dpmpi.crypto.shares import PairwiseMasks, split
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import SHARES_TAG, Channel, Neighbourhood, Transport
+from dpmpi.network.route import Routes
+from dpmpi.network.sums import make_adder, payload_of
 from dpmpi.rng import PrivateStream, Words
 
 
 class _SharesLink:
-    """The channels and buffers for vectors of one length."""
+    """The channels and buffers for vectors of one length; `partners` get shares, if shares are full."""
 
-    def __init__(self, transport: Transport, rank: int, peers: tuple[int, ...], length: int, full: bool) -> None:
-        size = 8 * length
-        self.sums = transport.channel(rank, peers, size, tag=0)
-        self.sums_out: list[Words] = [payloads[0].view(np.uint64) for payloads in self.sums.outgoing]
-        self.sums_in: list[Words] = [payload.view(np.uint64) for payload in self.sums.incoming]
-        self.own: Words = np.empty(length, np.uint64)
-        self.total: Words = np.empty(length, np.uint64)
+    def __init__(
+        self,
+        transport: Transport,
+        rank: int,
+        routes: Routes | None,
+        length: int,
+        wire: str,
+        partners: Sequence[int] | None,
+    ) -> None:
+        self.adder = make_adder(transport, rank, routes, length, wire)
+        self.words: Words = self.adder.own
+        """The summand, then the sum."""
+        self.wide: Words = self.words if wire == "uint64" else np.empty(length, np.uint64)
+        """The summand before it is cut to its words."""
+        self.kept: Words = np.empty(length, wire)
         self.answer: Array = np.empty(length)
         self.real: Array = np.empty(length)
-        if full:
-            self.shares = transport.channel(rank, peers, size, SHARES_TAG, distinct=True)
-            self.shares_out = [[one.view(np.uint64) for one in payloads] for payloads in self.shares.outgoing]
-            self.shares_in: list[Words] = [payload.view(np.uint64) for payload in self.shares.incoming]
-            self.split: Words = np.empty((len(peers) + 1, length), np.uint64)
+        if partners is not None:
+            self.shares = transport.channel(rank, partners, payload_of(length, wire), SHARES_TAG, distinct=True)
+            self.shares_out = [[one.view(wire)[:length] for one in payloads] for payloads in self.shares.outgoing]
+            self.shares_in: list[Words] = [payload.view(wire)[:length] for payload in self.shares.incoming]
+            self.split: Words = np.empty((len(partners) + 1, length), wire)
 
 
 class SharesExchange:
@@ -57,72 +68,86 @@ class SharesExchange:
         self,
         transport: Transport,
         rank: int,
-        size: int,
+        routes: Routes | None,
         *,
         bits: int,
-        stream: PrivateStream,
-        masks: PairwiseMasks | None = None,
+        hide: PairwiseMasks | tuple[PrivateStream, Sequence[int]],
         noise_tail: float = 0.0,
+        word: int = WORD_BITS,
     ) -> None:
-        """Share in full, from `stream`, or with masks if there are any."""
-        if size < 3:
+        """Hide summands behind masks, or behind full shares from a stream, one for each of some partners."""
+        n = transport.size
+        if n < 3:
             raise ConfigError(
-                f"expected at least 3 ranks for shares, which hide a summand among others, found {size}: start more, "
+                f"expected at least 3 ranks for shares, which hide a summand among others, found {n}: start more, "
                 "or use --seal to hide messages from outsiders"
             )
         self._transport = transport
         self._rank = rank
-        self._size = size
-        self._peers = tuple(j for j in range(size) if j != rank)
+        self._routes = routes
+        self._size = n
+        self._peers = tuple(j for j in range(n) if j != rank)
         self._bits = bits
-        self._limit = capacity(size, bits, noise_tail)
-        self._stream = stream
-        self._masks = masks
+        self._wire = f"uint{word}"
+        self._limit = capacity(n, bits, noise_tail, word)
+        self._hide = hide
         self._links: dict[int, _SharesLink] = {}
+        self._known: tuple[type[Request], Neighbourhood] | None = None
+        self._factor = 1.0
         self._round = self._hop = 0
+        self.total: Words = np.empty(0, np.uint64)
+        """The last sum, as integers: everybody may know it."""
         self.crypto_seconds: dict[int, float] = {rank: 0.0}
-        """The seconds spent on encoding, splitting, masking and adding up; sealing comes on top."""
+        """The seconds spent on encoding, splitting, masking and decoding; sealing comes on top."""
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Share the request's vector, add up everybody's, return the answer to the request."""
-        begin = perf_counter()
-        factor = self._factor(request, near)
-        length = (request.vector.secret if isinstance(request.vector, Hidden) else request.vector.value).size
-        link = self._links.get(length)
-        if link is None:
-            link = self._links[length] = _SharesLink(
-                self._transport, self._rank, self._peers, length, self._masks is None
-            )
+        begin, kind = perf_counter(), type(request)
+        if self._known is None or self._known[0] is not kind or self._known[1] is not near:
+            self._factor, self._known = self._check(kind, near), (kind, near)
+        factor = self._factor
+        link = self._link((request.vector.secret if isinstance(request.vector, Hidden) else request.vector.value).size)
         if round_ != self._round:
             self._round, self._hop = round_, 0
-        mine = link.sums_out[link.sums.flip()]
-        own = mine if self._masks is not None and type(request) is not NeighbourSum else link.own
-        self._encode(request, link, own)
-        if self._masks is not None:
-            if own is not mine:
-                mine[:] = own
-            self._masks.add(mine)
+        words = link.words
+        self._encode(request, link, link.wide)
+        if link.wide is not words:
+            np.copyto(words, link.wide, casting="unsafe")  # modulo 2^32
+        if kind is NeighbourSum:
+            link.kept[...] = words
+        if isinstance(self._hide, PairwiseMasks):
+            self._hide.add(words)
         else:
-            split(own, link.split, self._stream)
+            split(words, link.split, self._hide[0])
             for share, out in zip(link.split, link.shares_out[link.shares.flip()], strict=False):
-                out[:] = share
+                out[...] = share
             channel = link.shares.stamp(round_, self._hop)
             self.crypto_seconds[self._rank] += perf_counter() - begin
             yield channel
             begin = perf_counter()
             self._hop += 1
-            _add_up(link.split[-1], link.shares_in, mine)
-        channel = link.sums.stamp(round_, self._hop)
+            words[...] = link.split[-1]
+            for share in link.shares_in:
+                np.add(words, share, words)
         self.crypto_seconds[self._rank] += perf_counter() - begin
-        yield channel
+        hop, self._hop = self._hop, self._hop + link.adder.hops
+        yield from link.adder.add_up(round_, hop)
         begin = perf_counter()
-        self._hop += 1
-        _add_up(mine, link.sums_in, link.total)
-        if type(request) is NeighbourSum:
-            np.subtract(link.total, own, link.total)
-        answer = self._decode(request, link, factor)
+        self.total = words
+        if kind is NeighbourSum:
+            words = np.subtract(words, link.kept, link.kept)
+        answer = self._decode(request, link, words, factor)
         self.crypto_seconds[self._rank] += perf_counter() - begin
         return answer
+
+    def _link(self, length: int) -> _SharesLink:
+        link = self._links.get(length)
+        if link is None:
+            partners = None if isinstance(self._hide, PairwiseMasks) else self._hide[1]
+            link = self._links[length] = _SharesLink(
+                self._transport, self._rank, self._routes, length, self._wire, partners
+            )
+        return link
 
     def _encode(self, request: Request, link: _SharesLink, out: Words) -> None:
         """Write the rank's summand to `out`."""
@@ -138,22 +163,21 @@ class SharesExchange:
         else:
             encode(request.vector.value, self._limit, self._bits, out, strict=True)
 
-    def _decode(self, request: Request, link: _SharesLink, factor: float) -> Array:
-        """Return the answer to the request from the sum in `total`."""
+    def _decode(self, request: Request, link: _SharesLink, words: Words, factor: float) -> Array:
+        """Return the answer to the request from the sum in `words`."""
         answer: Array = link.answer if request.out is None else request.out
         if isinstance(request, Mix) and isinstance(request.plus, Hidden):
-            decode(link.total, self._bits, link.real)
+            decode(words, self._bits, link.real)
             link.real *= factor * request.times
             np.add(request.vector.value, link.real, out=answer)  # the same vector on all ranks: its mean is itself
         else:
-            decode(link.total, self._bits, answer)
+            decode(words, self._bits, answer)
             if factor != 1.0:
                 answer *= factor
         return answer
 
-    def _factor(self, request: Request, near: Neighbourhood) -> float:
+    def _check(self, kind: type[Request], near: Neighbourhood) -> float:
         """Return the factor of the sum; raise `ConfigError` for a request that the sum of all does not answer."""
-        kind = type(request)
         if kind is Sum:
             return 1.0
         if near.peers == self._peers:
@@ -163,15 +187,8 @@ class SharesExchange:
                 return 1.0 / self._size
         raise ConfigError(
             f"expected a request that the sum of all ranks answers, found {kind.__name__} over {len(near.peers)} "
-            "peers: use --graph complete, or --exchange plain"
+            "peers: use --exchange plain"
         )
-
-
-def _add_up(first: Words, others: list[Words], out: Words) -> None:
-    """Write the sum of all to `out`."""
-    np.add(first, others[0], out)
-    for other in others[1:]:
-        np.add(out, other, out)
 
 
 def even(near: Neighbourhood) -> bool:
@@ -180,11 +197,15 @@ def even(near: Neighbourhood) -> bool:
     return all(abs(weight - 1.0 / n) < 1e-12 for weight in (near.self_weight, *near.weights))
 
 
-def capacity(size: int, bits: int, noise_tail: float = 0.0) -> float:
-    """Return the largest value that each of `size` ranks may put into a sum; raise `ConfigError` if there is none."""
-    limit = (2.0**62 / size) * 2.0**-bits - noise_tail / size
-    check_capacity(size, max(limit, 2.0**-bits), bits, noise_tail)
-    if limit < 1.0:
+def capacity(size: int, bits: int, noise_tail: float = 0.0, word: int = WORD_BITS) -> float:
+    """Return the largest value that each of `size` ranks may put into a sum; raise `ConfigError` if there is none.
+
+    In words of 64 bits there is room for values of 1, whatever a method says; narrower ones are for values of a known
+    bound.
+    """
+    limit = (2.0 ** (word - 2) / size) * 2.0**-bits - noise_tail / size
+    check_capacity(size, max(limit, 2.0**-bits), bits, noise_tail, word)
+    if limit < 1.0 and word == WORD_BITS:
         raise ConfigError(
             f"expected room for values of 1, found {max(limit, 0.0):.3g} for {size} ranks at {bits} fractional bits: "
             "use fewer --share-bits"

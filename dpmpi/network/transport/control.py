@@ -72,7 +72,7 @@ class SealedControl(Layer):
             self._said = _Line(b"control", session, self._rank, mine)
             self._votes = _Line(b"votes", session, self._rank, mine)
             secrets = {peer: pair.purpose(b"sums").masks for peer, pair in mine.items()}
-            self._masks = PairwiseMasks(self._rank, inside.size, secrets)
+            self._masks = PairwiseMasks(self._rank, secrets)
 
     channel: Callable[..., Channel]
     start: Callable[[Channel], None]

@@ -23,9 +23,17 @@ class LoopbackTransport:
         self.on_slow: Callable[[int, tuple[int, ...], float], None] | None = None
         self._mail: defaultdict[tuple[int, int, int], deque[Bytes]] = defaultdict(deque)
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False) -> Channel:
+    def channel(
+        self,
+        rank: int,
+        peers: Sequence[int],
+        payload_bytes: int,
+        tag: int,
+        distinct: bool = False,
+        sources: Sequence[int] | None = None,
+    ) -> Channel:
         """Return a new channel of `rank` towards `peers`."""
-        return Channel(rank, peers, payload_bytes, tag, distinct)
+        return Channel(rank, peers, payload_bytes, tag, distinct, sources)
 
     def start(self, channel: Channel) -> None:
         """Put a copy of the outgoing message into every peer's mailbox."""
@@ -33,8 +41,8 @@ class LoopbackTransport:
             self._mail[channel.rank, peer, channel.tag].append(message.copy())
 
     def done(self, channel: Channel) -> bool:
-        """Deliver and return True if every peer's message has come."""
-        boxes = [self._mail[peer, channel.rank, channel.tag] for peer in channel.peers]
+        """Deliver and return True if every source's message has come."""
+        boxes = [self._mail[peer, channel.rank, channel.tag] for peer in channel.sources]
         if not all(boxes):
             return False
         for box, message in zip(boxes, channel.incoming_messages, strict=True):
@@ -45,7 +53,7 @@ class LoopbackTransport:
     def wait(self, channel: Channel) -> None:
         """Like `done`; with nobody else to run, a missing message will never come."""
         if not self.done(channel):
-            silent = [peer for peer in channel.peers if not self._mail[peer, channel.rank, channel.tag]]
+            silent = [peer for peer in channel.sources if not self._mail[peer, channel.rank, channel.tag]]
             raise ProtocolError(
                 f"rank {channel.rank} expected messages of ranks {silent} in round {channel.round}, hop {channel.hop}, "
                 "found none: the schedules of the ranks differ"
@@ -79,6 +87,9 @@ class LoopbackTransport:
 
     def close(self) -> None:
         """Do nothing: what was sent has arrived."""
+
+    def release(self) -> None:
+        """Do nothing: there is nothing to give back."""
 
     def shrink(self) -> tuple[LoopbackTransport, list[int]]:
         """Return this one: agents in one process do not die."""

@@ -118,9 +118,17 @@ class Meter(Layer):
         self._started = time.time()
         self._waits = Timeline(perf_counter())
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False) -> Channel:
+    def channel(
+        self,
+        rank: int,
+        peers: Sequence[int],
+        payload_bytes: int,
+        tag: int,
+        distinct: bool = False,
+        sources: Sequence[int] | None = None,
+    ) -> Channel:
         """Return a new channel of the transport inside."""
-        channel = self.inside.channel(rank, peers, payload_bytes, tag, distinct)
+        channel = self.inside.channel(rank, peers, payload_bytes, tag, distinct, sources)
         self.channels.append(channel)
         return channel
 
@@ -130,7 +138,7 @@ class Meter(Layer):
         self.inside.wait(channel)
         end = perf_counter()
         position = channel.awaited
-        self._waits.add(channel if position is None else (channel.rank, channel.peers[position]), begin, end)
+        self._waits.add(channel if position is None else (channel.rank, channel.sources[position]), begin, end)
 
     def traffic(self, rank: int) -> dict[int, Traffic]:
         """Return the traffic between `rank` and each of its peers."""
@@ -140,8 +148,13 @@ class Meter(Layer):
                 k, tags = channel.exchanges, channel.exchanges * channel.overhead
                 payload = k * channel.payload_bytes - tags
                 shares = payload if channel.tag == SHARES_TAG else 0
-                for peer in channel.peers:
-                    result.setdefault(peer, Traffic()).add(Traffic(k, k, payload, payload, shares, tags, tags))
+                sent = Traffic(
+                    messages_sent=k, payload_bytes_sent=payload, share_bytes_sent=shares, tag_bytes_sent=tags
+                )
+                heard = Traffic(messages_received=k, payload_bytes_received=payload, tag_bytes_received=tags)
+                for others, traffic in ((channel.peers, sent), (channel.sources, heard)):
+                    for peer in others:
+                        result.setdefault(peer, Traffic()).add(traffic)
         for peers, row in self._waited(rank):
             share = sum(row) / len(peers)
             for peer in peers:
@@ -166,6 +179,6 @@ class Meter(Layer):
     def _waited(self, rank: int) -> Iterator[tuple[tuple[int, ...], Sequence[float]]]:
         """Yield whom `rank` waited for, several where it is not known for which of them, and its seconds over time."""
         for key, row in self._waits.rows.items():
-            waiter, peers = (key.rank, key.peers) if isinstance(key, Channel) else (key[0], key[1:])
+            waiter, peers = (key.rank, key.sources or key.peers) if isinstance(key, Channel) else (key[0], key[1:])
             if waiter == rank and peers:
                 yield peers, row

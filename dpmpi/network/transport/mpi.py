@@ -21,7 +21,7 @@ from dpmpi.core import Array
 from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
 from dpmpi.network.channel import Channel, slices
-from dpmpi.network.launcher import BRIEF_BYTES, advice, fault_tolerant, heartbeats
+from dpmpi.network.launcher import BRIEF_BYTES, advice, fault_tolerant, heartbeats, party
 from dpmpi.network.polling import SLOW_SHARE, nap_until
 from dpmpi.network.words import check_lengths, other_lengths, text_of
 from dpmpi.rng import Words
@@ -37,20 +37,21 @@ FAREWELL_SECONDS = 2
 """How long a rank that ends may take to tell MPI."""
 
 
-def open_world(deadline: float = 120.0) -> MpiTransport:
-    """Initialise MPI and return the transport over a private copy of COMM_WORLD."""
+def open_world(deadline: float = 120.0, comm: Any = None) -> MpiTransport:
+    """Initialise MPI and return the transport over private copies of COMM_WORLD, or of another communicator."""
     for name, value in advice(os.environ).items():
         os.environ.setdefault(name, value)
     import mpi4py  # noqa: PLC0415 - importing initialises MPI
 
     beating = heartbeats(os.environ)
-    mpi4py.rc.thread_level = "multiple" if beating else "single"  # with one thread per rank MPI need not lock
+    # With one thread per rank MPI need not lock; a party's rank has others, which leave MPI alone.
+    mpi4py.rc.thread_level = "multiple" if beating else "funneled" if party(os.environ) else "single"
     from mpi4py import MPI  # noqa: PLC0415
 
     if beating:
         heartbeat.start(lambda: MPI.COMM_SELF.Iprobe(0))
     try:
-        return MpiTransport(MPI, MPI.COMM_WORLD, deadline)
+        return MpiTransport(MPI, MPI.COMM_WORLD if comm is None else comm.Dup(), deadline)
     except Exception as error:
         raise translated(error) from error
 
@@ -97,10 +98,31 @@ class MpiTransport:
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
         self._startall: Callable[[list[Any]], None] = mpi.Prequest.Startall
 
+    @property
+    def library(self) -> Any:
+        """The module MPI, for those who make a communicator of their own."""
+        return self._mpi
+
+    @property
+    def communicator(self) -> Any:
+        """What this transport was made of; nothing is sent on it."""
+        return self._world
+
+    def watch(self) -> None:
+        """Raise if waiting is in vain; called while this rank waits."""
+
     @_telling
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False) -> Channel:
+    def channel(
+        self,
+        rank: int,
+        peers: Sequence[int],
+        payload_bytes: int,
+        tag: int,
+        distinct: bool = False,
+        sources: Sequence[int] | None = None,
+    ) -> Channel:
         """Return a new channel with persistent requests."""
-        channel = Channel(rank, peers, payload_bytes, tag, distinct)
+        channel = Channel(rank, peers, payload_bytes, tag, distinct, sources)
         channel.handle = _Requests(self._rounds, channel)
         self._channels.append(channel)
         return channel
@@ -113,7 +135,7 @@ class MpiTransport:
             raise translated(error) from error
 
     def done(self, channel: Channel) -> bool:
-        """Return whether a message has come from every peer."""
+        """Return whether a message has come from every source."""
         if not self._testall(channel.handle.awaited[channel.turn]):
             return False
         channel.check()
@@ -156,6 +178,7 @@ class MpiTransport:
         def ready() -> bool:
             if self._testall(requests):
                 return True
+            self.watch()
             missing = [k for k, receive in enumerate(channel.handle.receives) if not receive.Test()]
             channel.awaited = missing[0] if missing else channel.awaited
             return False
@@ -164,7 +187,7 @@ class MpiTransport:
             if self.on_slow is not None:
                 self.on_slow(channel.round, self._missing(channel), self._deadline / SLOW_SHARE)
 
-        if not nap_until(ready, self._deadline, slow):
+        if not nap_until(ready, self._deadline, slow, channel.yielding):
             raise self._silence(channel)
 
     @_telling
@@ -336,6 +359,15 @@ class MpiTransport:
             os._exit(code)
         self._world.Abort(code)
 
+    def release(self) -> None:
+        """Give back what MPI keeps for this transport, after `close`; all ranks call this together."""
+        for channel in self._channels:
+            for request in (*channel.handle.receives, *channel.handle.sends[0], *channel.handle.sends[1]):
+                request.Free()
+        self._channels.clear()
+        for comm in (self._rounds, self._aside, *(() if self._world == self._mpi.COMM_WORLD else (self._world,))):
+            comm.Free()
+
     def barrier(self) -> None:
         """Return when every rank has called this; for benchmarks."""
         self._finish(self._aside.Ibarrier(), "the other ranks")
@@ -358,7 +390,14 @@ class MpiTransport:
             if request.Test():
                 return
             os.sched_yield()
-        if not nap_until(request.Test, self._deadline):
+
+        def ready() -> bool:
+            if request.Test():
+                return True
+            self.watch()
+            return False
+
+        if not nap_until(ready, self._deadline):
             raise NeighbourSilent(
                 f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
                 "(--deadline SECONDS waits longer)?"
@@ -376,15 +415,15 @@ class MpiTransport:
 
     def _missing(self, channel: Channel) -> tuple[int, ...]:
         """Return the peers whose message has not come."""
-        return tuple(p for p, r in zip(channel.peers, channel.handle.receives, strict=True) if not r.Test())
+        return tuple(p for p, r in zip(channel.sources, channel.handle.receives, strict=True) if not r.Test())
 
 
 class _Requests:
     """The persistent requests of a channel: a receive per peer, and a send per peer for each outgoing buffer."""
 
     def __init__(self, comm: Any, channel: Channel) -> None:
-        peers, tag = channel.peers, channel.tag
-        self.receives = [comm.Recv_init(m, p, tag) for m, p in zip(channel.incoming_messages, peers, strict=True)]
+        peers, sources, tag = channel.peers, channel.sources, channel.tag
+        self.receives = [comm.Recv_init(m, p, tag) for m, p in zip(channel.incoming_messages, sources, strict=True)]
         self.sends = [
             [comm.Send_init(message, p, tag) for message, p in zip(messages, peers, strict=True)]
             for messages in channel.outgoing_messages

@@ -35,7 +35,8 @@ class _Lines:
             each = plain if meant.distinct else plain * len(ends)
             self.outgoing.append([(end, a.data, b.data) for end, a, b in zip(ends, each, out, strict=True)])
         self.incoming: list[tuple[SealedPair, memoryview, memoryview]] = [
-            (end, a.data, b.data) for end, a, b in zip(ends, sealed.incoming, meant.incoming, strict=True)
+            (pairs[source], a.data, b.data)
+            for source, a, b in zip(meant.sources, sealed.incoming, meant.incoming, strict=True)
         ]
         self.place: Position = (b"", b"")
         """The position of the messages of the current exchange."""
@@ -51,11 +52,19 @@ class SealedTransport(Layer):
         self.crypto_seconds: dict[int, float] = dict.fromkeys(inside.ranks, 0.0)
         """The seconds that each rank of this process spent on sealing and opening."""
 
-    def channel(self, rank: int, peers: Sequence[int], payload_bytes: int, tag: int, distinct: bool = False) -> Channel:
+    def channel(
+        self,
+        rank: int,
+        peers: Sequence[int],
+        payload_bytes: int,
+        tag: int,
+        distinct: bool = False,
+        sources: Sequence[int] | None = None,
+    ) -> Channel:
         """Return a new channel of plain messages, with one of sealed messages behind it."""
-        sealed = self.inside.channel(rank, peers, payload_bytes + SEAL_BYTES, tag, distinct=True)
+        sealed = self.inside.channel(rank, peers, payload_bytes + SEAL_BYTES, tag, True, sources)
         sealed.overhead = SEAL_BYTES
-        meant = Channel(rank, peers, payload_bytes, tag, distinct, over=sealed)
+        meant = Channel(rank, peers, payload_bytes, tag, distinct, sources, over=sealed)
         meant.handle = _Lines(meant, sealed, self._pairs[rank])
         return meant
 
@@ -73,7 +82,7 @@ class SealedTransport(Layer):
         self.inside.start(sealed.stamp(round_, hop))
 
     def done(self, channel: Channel) -> bool:
-        """Return whether a message has come from every peer; if so, they are open."""
+        """Return whether a message has come from every source; if so, they are open."""
         if not self.inside.done(channel.handle.sealed):
             return False
         self._open(channel)
@@ -82,6 +91,7 @@ class SealedTransport(Layer):
     def wait(self, channel: Channel) -> None:
         """Wait for the messages, and open them."""
         sealed: Channel = channel.handle.sealed
+        sealed.yielding = channel.yielding
         self.inside.wait(sealed)
         channel.awaited = sealed.awaited
         self._open(channel)

@@ -1,0 +1,212 @@
+"""Sums over all ranks, hop by hop: one `Adder` for each route of `route.py`.
+
+The summand is written to `own`, and what `own` holds after the last hop is the sum, the same bits on every rank: it was
+added up in one place, or in the same order everywhere. Numbers are added as they are counted (float64, or integers of
+the words' own length) and travel as `wire` says, which may be shorter: then all ranks, those who added included, go on
+with what was sent.
+
+Order of floating-point sums, fixed by the route:
+
+    tree        a rank's own vector, then the sums of its children in rank order
+    butterfly   a rank's own piece, then the pieces that come in a stage, from the nearest rank before it on
+    direct      all vectors in rank order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmpi.network.channel import Channel, Transport
+from dpmpi.network.polling import SUM_YIELDING_SECONDS
+from dpmpi.network.route import Routes, Tree, block_words, plan_stages
+
+Numbers: TypeAlias = NDArray[Any]
+Hops: TypeAlias = Generator[Channel, None, None]
+WORD = 8
+
+
+class Adder(Protocol):
+    """Adds up one vector of each rank."""
+
+    own: Numbers
+    """The summand, then the sum."""
+    hops: int
+
+    def add_up(self, round_: int, hop: int) -> Hops:
+        """Replace `own` by the sum over all ranks; the first message has this hop."""
+
+
+def payload_of(length: int, wire: str) -> int:
+    """Return the bytes of a vector on the wire: whole words of 8 bytes."""
+    return WORD * -(-length * np.dtype(wire).itemsize // WORD)
+
+
+def make_adder(transport: Transport, rank: int, routes: Routes | None, length: int, wire: str) -> Adder:
+    """Return what adds up vectors of `length` numbers that travel as `wire` says; without routes, directly."""
+    name = "direct" if routes is None else routes.of(payload_of(length, wire))
+    if routes is not None and name == "tree":
+        return TreeAdder(transport, rank, routes.tree, length, wire)
+    return (ButterflyAdder if name == "butterfly" else DirectAdder)(transport, rank, length, wire)
+
+
+def _channel(
+    transport: Transport,
+    rank: int,
+    peers: Sequence[int],
+    payload: int,
+    distinct: bool = False,
+    sources: Sequence[int] | None = None,
+) -> Channel:
+    """Return a channel of a sum, for whose messages everybody waits."""
+    found = transport.channel(rank, peers, payload, 0, distinct, sources)
+    found.yielding = SUM_YIELDING_SECONDS
+    return found
+
+
+def _counted(wire: str) -> str:
+    """Return the type in which numbers are added that travel like this."""
+    return "float64" if wire == "float32" else wire
+
+
+class TreeAdder:
+    """Adds up along a tree: one hop, in which a rank hears its children, then its parent, then tells its children."""
+
+    hops = 1
+
+    def __init__(self, transport: Transport, rank: int, tree: Tree, length: int, wire: str) -> None:
+        payload, children, parent = payload_of(length, wire), tree.children[rank], tree.parents[rank]
+        self.own: Numbers = np.zeros(length, _counted(wire))
+        self._up = self._down = self._parent = None
+        if children:
+            self._up = _channel(transport, rank, (), payload, sources=children)
+            self._down = _channel(transport, rank, children, payload, sources=())
+            self._heard = [one.view(wire)[:length] for one in self._up.incoming]
+            self._told = [one[0].view(wire)[:length] for one in self._down.outgoing]
+        if parent != rank:
+            self._parent = _channel(transport, rank, (parent,), payload)
+            self._passed = [one[0].view(wire)[:length] for one in self._parent.outgoing]
+            self._total = self._parent.incoming[0].view(wire)[:length]
+
+    def add_up(self, round_: int, hop: int) -> Hops:
+        """Replace `own` by the sum over all ranks."""
+        own = self.own
+        if self._up is not None:
+            self._up.flip()
+            yield self._up.stamp(round_, hop)
+            for heard in self._heard:
+                np.add(own, heard, own)
+        if self._parent is not None:
+            self._passed[self._parent.flip()][...] = own
+            yield self._parent.stamp(round_, hop)
+            own[...] = self._total
+        if self._down is not None:
+            told = self._told[self._down.flip()]
+            told[...] = own
+            if self._parent is None:
+                own[...] = told  # the root goes on with what it has told, too
+            yield self._down.stamp(round_, hop)
+
+
+class _Pieces:
+    """A stage of a butterfly as one rank has it: a channel, and which part of the vector is in each message."""
+
+    def __init__(self, channel: Channel, wire: str, sent: list[list[Numbers]], heard: list[list[Numbers]]) -> None:
+        self.channel = channel
+        outgoing = [[one.view(wire) for one in payloads] for payloads in channel.outgoing]
+        self.outgoing = [_paired(messages, sent) for messages in outgoing]
+        """For each of the two turns, (part of the message, part of the vector)."""
+        self.incoming = _paired([one.view(wire) for one in channel.incoming], heard)
+
+
+class ButterflyAdder:
+    """Adds up by recursive halving and doubling."""
+
+    def __init__(self, transport: Transport, rank: int, length: int, wire: str) -> None:
+        n, payload = transport.size, payload_of(length, wire)
+        words = block_words(n, payload)
+        block = words * WORD // np.dtype(wire).itemsize
+        whole: Numbers = np.zeros(n * block, _counted(wire))
+        self.own: Numbers = whole[:length]
+        self._mine = whole[rank * block : (rank + 1) * block]
+        self._narrow = np.dtype(wire) if _counted(wire) != wire else None
+
+        def parts(first: int, count: int) -> list[Numbers]:
+            """Return the blocks from `first` on, which may go on at the beginning."""
+            low, high = first % n * block, (first % n + count) * block
+            return [whole[low:high]] if high <= n * block else [whole[low:], whole[: high - n * block]]
+
+        self._halving: list[_Pieces] = []
+        self._doubling: list[_Pieces] = []
+        for stage in plan_stages(n, payload):
+            size, pieces = stage.width * words * WORD, list(enumerate(stage.offsets))
+            ahead = [(rank + offset) % n for offset in stage.offsets]
+            behind = [(rank - offset) % n for offset in stage.offsets]
+            first = [parts(rank, stage.blocks(k)) for k, _ in pieces]
+            later = [parts(rank + offset, stage.blocks(k)) for k, offset in pieces]
+            halve = _channel(transport, rank, ahead, size, True, behind)
+            double = _channel(transport, rank, behind, size, True, ahead)
+            self._halving.append(_Pieces(halve, wire, later, first))
+            self._doubling.insert(0, _Pieces(double, wire, first, later))
+        self.hops = 2 * len(self._halving)
+
+    def add_up(self, round_: int, hop: int) -> Hops:
+        """Replace `own` by the sum over all ranks."""
+        for stage in self._halving:
+            yield _filled(stage, round_, hop)
+            hop += 1
+            for message, part in stage.incoming:
+                np.add(part, message, part)
+        if self._narrow is not None:
+            self._mine[...] = self._mine.astype(self._narrow)  # as the others will hear it
+        for stage in self._doubling:
+            yield _filled(stage, round_, hop)
+            hop += 1
+            for message, part in stage.incoming:
+                part[...] = message
+
+
+def _filled(stage: _Pieces, round_: int, hop: int) -> Channel:
+    """Return the channel of a stage with its messages written."""
+    for message, part in stage.outgoing[stage.channel.flip()]:
+        message[...] = part
+    return stage.channel.stamp(round_, hop)
+
+
+def _paired(messages: list[Numbers], parts: list[list[Numbers]]) -> list[tuple[Numbers, Numbers]]:
+    """Return (part of the message, part of the vector) of all messages, each of which holds some parts in turn."""
+    found = []
+    for message, some in zip(messages, parts, strict=True):
+        begin = 0
+        for part in some:
+            found.append((message[begin : begin + part.size], part))
+            begin += part.size
+    return found
+
+
+class DirectAdder:
+    """Adds up what everybody tells everybody."""
+
+    hops = 1
+
+    def __init__(self, transport: Transport, rank: int, length: int, wire: str) -> None:
+        peers = tuple(j for j in range(transport.size) if j != rank)
+        self.own: Numbers = np.zeros(length, _counted(wire))
+        self._channel = _channel(transport, rank, peers, payload_of(length, wire))
+        self._told = [one[0].view(wire)[:length] for one in self._channel.outgoing]
+        heard = [one.view(wire)[:length] for one in self._channel.incoming]
+        self._terms = [[*heard[:rank], told, *heard[rank:]] for told in self._told]
+        """For each of the two turns, all vectors in rank order."""
+
+    def add_up(self, round_: int, hop: int) -> Hops:
+        """Replace `own` by the sum over all ranks."""
+        channel, own = self._channel, self.own
+        turn = channel.flip()
+        self._told[turn][...] = own
+        yield channel.stamp(round_, hop)
+        own[...] = self._terms[turn][0]
+        for vector in self._terms[turn][1:]:
+            np.add(own, vector, own)
