@@ -54,6 +54,13 @@ class DpmpiError(Exception):
     exit_code = 1
     told = False
     """Whether all ranks were told, and raise it together."""
+    speaker: bool | None = None
+    """Where a script of many ranks gets it, all of them together: whether this rank is the first; else None."""
+
+    def __str__(self) -> str:
+        """Return the message on one line: what it quotes (a path, a word of a file) may hold control characters."""
+        text = super().__str__()
+        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class ConfigError(DpmpiError, ValueError):

@@ -22,6 +22,18 @@ steps beyond 8 a_t / gamma_t overshoot. With tau = `Facts.flow`, how far to go,
 
 Without a penalty, rounds are 500 for a_t = t and 300 for a_t = 1, each over iota.
 
+Noise over the rounds. With `noise_schedule` optimal and all ranks active, the mean over the ranks of z(t) is the sum of
+a_s s(s) over s < t, so that for an l2 penalty of weight l2 the noise of round s reaches the mean model with the weight
+
+    c_s = (a_s / A_T) sum_{s < t <= T} a_t / (A_t l2 + gamma_t)                           (5)
+
+(at most, with an l1 penalty or a domain: (1) moves no two points further apart). c_T = 0, as the model does not know
+the last release. `bases/noise_schedule.py` has what follows. Without a penalty, and u = s/T for many rounds,
+
+    gamma_t = gamma, a_t = t:   c ~ u (1 - u^2),      ratio (3) there  sqrt(105/128) = 0.906
+    gamma_t = gamma, a_t = 1:   c ~ 1 - u,                             sqrt(3/4)     = 0.866
+    gamma sqrt(t),   a_t = 1:   c ~ 1 - sqrt(u),                       sqrt(2/3)     = 0.816      (6)
+
 Privacy: the data enter only through (2). What is sent is a weighted sum of releases, hence post-processing. The
 schedule is public, so node sampling amplifies nothing; a rank pays for the rounds in which it speaks.
 
@@ -44,8 +56,22 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, accelerate, mix_again
-from dpmpi.core import Agent, Array, Exchanges, Facts, Mix, Steps, Terms, combine, four_digits, hyperparameter, public
+from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, accelerate, check_gossip, mix_again
+from dpmpi.algorithms.bases.noise_schedule import NoiseSchedule
+from dpmpi.core import (
+    Agent,
+    Array,
+    Exchanges,
+    Facts,
+    Gossip,
+    Mix,
+    Steps,
+    Terms,
+    combine,
+    four_digits,
+    hyperparameter,
+    public,
+)
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of releases"
@@ -65,12 +91,13 @@ class State:
 
 
 @dataclass(frozen=True)
-class DpDda(AcceleratedMixing):
+class DpDda(NoiseSchedule, AcceleratedMixing):
     """Dual averaging with weights a_t = t and constant gamma, which suit a strongly convex h [LJS22]."""
 
     usual_rounds: ClassVar[int] = 500
     settles: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     weighting: Literal["linear", "constant"] = hyperparameter("linear", "a_t = t or a_t = 1")
     gamma: float | None = hyperparameter(None, GAMMA_HELP, minimum=0.0)
@@ -94,13 +121,44 @@ class DpDda(AcceleratedMixing):
         return A / (self._gamma(terms.rounds) + terms.strong_convexity * A)
 
     def check(self, terms: Terms) -> None:
-        """Refuse several mixes where edges change from round to round."""
+        """Refuse several mixes, and noise by (5), where edges change from round to round."""
         self.check_mixing(terms)
+        self.check_noise(terms)
+
+    def noise_weights(self, terms: Terms) -> Array:
+        """Return (5)."""
+        t = np.arange(1.0, terms.rounds + 1.0)
+        a, A, gamma = self._coefficients(t)
+        reach = np.cumsum((a / (A * terms.strong_convexity + gamma))[::-1])[::-1]
+        return np.asarray(a * np.append(reach[1:], 0.0))
 
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return the mixes of all rounds, and the closing ones."""
         count = self.mixes_per_release(terms) * terms.active_rounds + self.mixes_at_the_end(terms)
         return [Exchanges("neighbours", terms.dimension, count)]
+
+    def gossip(self, terms: Terms) -> Gossip:
+        """Return a_t: what is said in (3) is m_j(t) = z_j(t) + a_t s_j, and z_j(t) = sum_k W_jk m_k(t-1).
+
+        For an l2 penalty (1) is x = -z/d, d = A_t l2 + gamma_t, so that m_j(t) is F(z_j(t)) plus a_t times noise, with
+
+            F(z) = z + a_t grad f_j(-z/d) = z - a_t grad phi(z),   phi(z) = d f_j(-z/d).
+
+        phi is convex, its curvature at most 1/d of that of f_j (clipped or not, `LocalProblem.minimise`): a gradient
+        step, which moves no two points apart if a_t/d times that curvature is at most 2. Models are means over all
+        rounds.
+        """
+        curvature = check_gossip(self, terms)
+        a, A, gamma = self._coefficients(np.arange(1.0, terms.rounds + 1.0))
+        d = A * terms.strong_convexity + gamma
+        longest = float(np.max(a * curvature / np.maximum(d, 1e-300)))
+        if not longest <= 2.0:
+            enough = np.max((a * curvature / 2.0 - A * terms.strong_convexity) * self._gamma(1) / gamma)
+            raise ConfigError(
+                f"steps may move points apart: a_t/(A_t l2 + gamma_t) times the curvature of the loss reaches "
+                f"{longest:.4g}, above 2 (--gamma {1.001 * enough:.4g})"
+            )
+        return Gossip(a, ends_with_messages=False)
 
     def start(self, agent: Agent) -> State:
         """Return z = 0."""
@@ -116,7 +174,8 @@ class DpDda(AcceleratedMixing):
         agent.penalty.dual_step(z, agent.share * self._A(t), self._gamma(t), out=x)  # (1)
         combine(state.total, (1.0, state.total), (a, x), scratch=state.scratch)
         state.last = t
-        s, terms = agent.release(agent.problem.subgradient(x)), agent.terms  # (2)
+        terms = agent.terms
+        s = agent.release(agent.problem.subgradient(x), self.noise_scale(terms, t))  # (2)
         K = self.mixes_per_release(terms)
         if K > 1:  # x is free from here on
             combine(x, (a, s.value))
@@ -136,10 +195,14 @@ class DpDda(AcceleratedMixing):
         """Add a_s x(s) for last < s < t, in which z did not change."""
         if t - state.last > 1:
             s = np.arange(state.last + 1, t, dtype=np.float64)
-            a = s if self.weighting == "linear" else np.ones_like(s)
-            A = agent.share * (s * (s + 1) / 2 if self.weighting == "linear" else s)
-            gamma = self._gamma(1) * (np.sqrt(s) if self.gamma_growth == "sqrt" else np.ones_like(s))
-            agent.penalty.add_dual_steps(state.z, a, A, gamma, total, state.scratch)
+            a, A, gamma = self._coefficients(s)
+            agent.penalty.add_dual_steps(state.z, a, agent.share * A, gamma, total, state.scratch)
+
+    def _coefficients(self, t: Array) -> tuple[Array, Array, Array]:
+        """Return a_t, A_t and gamma_t of many rounds."""
+        linear, one = self.weighting == "linear", np.ones_like(t)
+        gamma = self._gamma(1) * (np.sqrt(t) if self.gamma_growth == "sqrt" else one)
+        return (t, t * (t + 1) / 2, gamma) if linear else (one, t, gamma)
 
     def _a(self, t: int) -> float:
         return float(t) if self.weighting == "linear" else 1.0

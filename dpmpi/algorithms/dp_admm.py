@@ -82,6 +82,11 @@ class DpAdmm(Averaging):
         """Return eta_t."""
         return grown(own_curvature(terms) / 2.0 if self.eta is None else self.eta, self.eta_growth, terms, t)
 
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return rho and the first eta, where they are derived."""
+        found = {"rho": self.penalty(terms)} if self.rho is None else {}
+        return found | ({"eta": self.proximal(terms, 1)} if self.eta is None else {})
+
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return one vector to everyone in every round."""
         return [Exchanges("everyone", terms.dimension, terms.active_rounds)]

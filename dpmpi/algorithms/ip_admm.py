@@ -29,8 +29,9 @@ e_r <= (eta_r e_{r-1} + 2 L / m) / E_r, and for constant eta, with c = eta / E, 
 
     (e_1 + ... + e_l) / l = 2 L / (m E) sum_{j=1}^l (1 - c^j) / (l (1 - c)).                       (5)
 
-Clipping keeps slopes monotone, so f_i stays convex and smooth. In (2') the argument needs eta >= (beta + l2)/2 and no
-l1. The noise on (3) has deviation sigma / E_1, so that for l = 1 both kinds of noise are the same.
+Clipping keeps slopes monotone, so f_i stays convex and smooth; with K scores it must not clip at all. In (2') the
+argument needs eta >= (beta + l2)/2 and no l1. The noise on (3) has deviation sigma / E_1, so that for l = 1 both kinds
+of noise are the same.
 
 Corrected from [HG20]: (11), (12) have <grad, v_i - w>; the gradient has to multiply w - v_i, or the steps climb. (18)
 lacks the gradient sign, and its denominator's eta^{k,r} is eta^{k,r+1}. (23) lets eta start again in every round (r is
@@ -49,7 +50,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dpmpi.algorithms.bases import consensus_admm as admm
-from dpmpi.core import Agent, Array, Planned, Query, Steps, Terms, combine, hyperparameter
+from dpmpi.core import Agent, Array, Facts, Planned, Query, Steps, Terms, combine, hyperparameter, rounds_to_go
 from dpmpi.errors import ConfigError
 
 
@@ -79,6 +80,12 @@ class IpAdmm(admm.ConsensusAdmm):
     eta: float | None = hyperparameter(None, admm.ETA_HELP, minimum=0.0)
     eta_growth: Literal["auto", "constant", "sqrt"] = hyperparameter("auto", admm.GROWTH_HELP)
 
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return the rounds in which inner steps of about 1/beta go as far as the noise allows."""
+        if not facts.noise:
+            return self.usual_rounds
+        return rounds_to_go(facts, self.inner_steps * facts.longest_step / 2.0, self.usual_rounds, 100)
+
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for what the method cannot work with."""
         super().check(terms)
@@ -87,6 +94,7 @@ class IpAdmm(admm.ConsensusAdmm):
             raise ConfigError("expected no --domain with --regulariser linearised, found one: use --regulariser exact")
         if self.inner_noise == "once":
             beta = admm.smooth(terms, "--inner-noise once")
+            admm.check_integrable(terms, "--inner-noise once")
             admm.full_batch(terms, "--inner-noise once")
             if self.regulariser == "linearised":
                 beta += terms.strong_convexity
@@ -104,6 +112,10 @@ class IpAdmm(admm.ConsensusAdmm):
     def proximal(self, terms: Terms, step: int) -> float:
         """Return eta_r for the step-th inner step of the run."""
         return admm.grown(admm.own_curvature(terms) if self.eta is None else self.eta, self.eta_growth, terms, step)
+
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return rho and the first eta, where they are derived."""
+        return super().counts(terms) | ({"eta": self.proximal(terms, 1)} if self.eta is None else {})
 
     def releases(self, terms: Terms) -> Iterator[Planned]:
         """Return every inner gradient, or one mean iterate in every round."""

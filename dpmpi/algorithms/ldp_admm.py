@@ -55,7 +55,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpmpi.algorithms.bases.random_weights import WHY_PUBLIC, check_growth, falling
-from dpmpi.core import Agent, Array, Asked, Method, NeighbourSum, Planned, Steps, Terms, combine, hyperparameter, public
+from dpmpi.core import (
+    Agent,
+    Array,
+    Asked,
+    Facts,
+    Method,
+    NeighbourSum,
+    Planned,
+    Steps,
+    Terms,
+    combine,
+    hyperparameter,
+    public,
+    rounds_to_go,
+)
 from dpmpi.errors import ConfigError
 
 _LARGEST_FALL = 1e3  # of the noise over a run, by default
@@ -87,6 +101,12 @@ class LdpAdmm(Method):
         None, "g: noise of round t is sigma / g^t; derived: about sqrt(1 + l2/D)", minimum=0.0
     )
 
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return the rounds in which steps of 1/D, D = 2.5 times the smoothness, go as far as the noise allows."""
+        if not facts.noise:
+            return self.usual_rounds
+        return rounds_to_go(facts, facts.longest_step / 5.0, self.usual_rounds, 1000)
+
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` without neighbours, without a step length, or for a noise that vanishes or explodes."""
         if terms.size < 2:
@@ -100,6 +120,12 @@ class LdpAdmm(Method):
             if value is not None and not 0.0 < value < math.inf:
                 raise ConfigError(f"expected {name} > 0, found {value:g}: leave it out for the default")
         check_growth(terms, self._growth(terms))
+
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return D, zeta and g, where they are derived."""
+        found = {"damping": self._damping(terms), "zeta": self._zeta(terms), "noise-growth": self._growth(terms)}
+        given = {"damping": self.damping, "zeta": self.zeta, "noise-growth": self.noise_growth}
+        return {name: value for name, value in found.items() if given[name] is None}
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return (2) in every round."""
@@ -129,9 +155,8 @@ class LdpAdmm(Method):
             agent.witness.saw(w, *ends, noise, query.sensitivity / D)
         agent.penalty.prox(w, 1.0 / D, out=x)  # (3)
         yield NeighbourSum(public(x, because=WHY_PUBLIC), out=near)
-        zeta = D / (2.0 * terms.max_degree) if self.zeta is None else self.zeta
         combine(w, (-degree, x), (1.0, near))
-        combine(state.dual, (1.0, state.dual), (zeta, w), scratch=w)  # (4)
+        combine(state.dual, (1.0, state.dual), (self._zeta(terms), w), scratch=w)  # (4)
 
     def regroup(self, agent: Agent, state: State) -> Steps:
         """Forget the dual, which adds up to zero no more, and ask the neighbours that are left for their x."""
@@ -140,6 +165,9 @@ class LdpAdmm(Method):
 
     def _damping(self, terms: Terms) -> float:
         return self.damping or 2.5 * ((terms.largest_smoothness or 0.0) + terms.strong_convexity)
+
+    def _zeta(self, terms: Terms) -> float:
+        return self._damping(terms) / (2.0 * terms.max_degree) if self.zeta is None else self.zeta
 
     def _growth(self, terms: Terms) -> float:
         if self.noise_growth is not None:

@@ -33,6 +33,14 @@ Settings from public facts. With tau how far to go (`Facts.flow`, from the noise
 
 In T rounds heavy ball goes eta T / (1 - beta) = eta T^2 / 6 far. The noise of the mean model does not depend on T.
 
+Noise over the rounds. By (4) and (5) the mean of x(T) is a multiple of the mean of e(T) = sum_t beta^(T-t) z(t), also
+with an l2 penalty, and z(t) the sum of s(1) ... s(t). So the noise of round s has in the model a weight of
+
+    c_s ~ (1 - beta^(T-s+1)) / (1 - beta)                                                    (10)
+
+With `noise_schedule` optimal it is distributed by `bases/noise_schedule.py`; for beta = 1 - 6/T the model has 0.962
+times the noise of equal releases (0.966 in 100 rounds).
+
 Privacy: the data enter only through (1). What is sent is a sum of releases, hence post-processing, however often.
 
 [P64] Polyak. Some methods of speeding up the convergence of iteration methods. USSR Comp. Math. 4(5), 1964.
@@ -47,7 +55,21 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dpmpi.algorithms.bases.accelerated_mixing import CLOSING_HELP, MIXES_HELP, AcceleratedMixing, accelerate, mix_again
-from dpmpi.core import Agent, Array, Exchanges, Facts, Mix, Steps, Terms, combine, four_digits, hyperparameter, public
+from dpmpi.algorithms.bases.noise_schedule import NoiseSchedule
+from dpmpi.core import (
+    Agent,
+    Array,
+    Exchanges,
+    Facts,
+    Gossip,
+    Mix,
+    Steps,
+    Terms,
+    combine,
+    four_digits,
+    hyperparameter,
+    public,
+)
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of releases"
@@ -68,12 +90,13 @@ class State:
 
 
 @dataclass(frozen=True)
-class Momentum(AcceleratedMixing):
+class Momentum(NoiseSchedule, AcceleratedMixing):
     """Heavy ball in the dual, with accelerated mixing."""
 
     usual_rounds: ClassVar[int] = 100
     settles: ClassVar[bool] = False
     adds_up: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     mixes: int | None = hyperparameter(None, MIXES_HELP, minimum=1)
     closing_mixes: int | None = hyperparameter(None, CLOSING_HELP, minimum=0)
@@ -118,10 +141,19 @@ class Momentum(AcceleratedMixing):
         """Return how far the rounds go: a gradient of 1 moves x by so much in all."""
         return self.step(terms) * terms.rounds / (1.0 - self.momentum(terms))
 
+    def noise_weights(self, terms: Terms) -> Array:
+        """Return (10)."""
+        left = np.arange(terms.rounds, 0.0, -1.0)
+        return np.asarray(1.0 - self.momentum(terms) ** left)
+
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return K messages a round, and the closing ones."""
         count = self.mixes_per_release(terms) * terms.active_rounds + self.mixes_at_the_end(terms)
         return [Exchanges("neighbours", terms.dimension, count)]
+
+    def gossip(self, terms: Terms) -> Gossip:
+        """Refuse: by (4) and (5) a gradient is taken at a point that earlier rounds moved, too."""
+        raise ConfigError("momentum makes messages depend on earlier rounds, not on the last one alone")
 
     def start(self, agent: Agent) -> State:
         """Return zeros."""
@@ -132,7 +164,7 @@ class Momentum(AcceleratedMixing):
         """Run steps (1) to (5) of round t, and the closing mixes after the last."""
         z, e, x, before, terms = state.z, state.e, state.x, state.before, agent.terms
         beta, K = self.momentum(terms), self.mixes_per_release(terms)
-        s = agent.release(agent.problem.subgradient(x))  # (1)
+        s = agent.release(agent.problem.subgradient(x), self.noise_scale(terms, t))  # (1)
         if K > 1:
             combine(before, (1.0, z), (1.0, s.value))  # (2); with one mix nobody looks at s
         yield Mix(public(z, because=WHY_PUBLIC), plus=s, out=z)  # (3), the first mix

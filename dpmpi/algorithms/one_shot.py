@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpmpi.core import Agent, Array, Method, Mix, Planned, Steps, Terms, public
 from dpmpi.errors import ConfigError
 
@@ -39,6 +37,7 @@ class OneShot(Method):
 
     usual_rounds: ClassVar[int] = 500
     settles: ClassVar[bool] = False
+    adds_up: ClassVar[bool] = True
     state: ClassVar[Any] = State
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian", "laplace", "spherical-laplace")
 
@@ -59,8 +58,9 @@ class OneShot(Method):
         v = state.v
         if t == 1:
             released = agent.release(agent.problem.subgradient(v))
-            np.negative(released.value, out=v)
-        yield Mix(public(v, because=WHY_PUBLIC), out=v)  # (1), (2)
+            yield Mix(public(v, because=WHY_PUBLIC), plus=released, times=-1.0, out=v)  # (1)
+        else:
+            yield Mix(public(v, because=WHY_PUBLIC), out=v)  # (2)
 
     def model(self, agent: Agent, state: State, t: int, out: Array) -> None:
         """Write (3) to `out`."""

@@ -27,6 +27,13 @@ Without passes, the j-th visits of all coordinates are the parts of a j-th vecto
 max_l A_l (2L/b)^2 for A_l visits: there is a charge whenever a coordinate is visited more often than any was before.
 Coordinates in turn need rounds/blocks charges, random ones more.
 
+Settings from public facts. A pass of steps 1/M^ goes 1/M^ far. With tau = `Facts.flow`, how far to go, there are
+
+    clip(tau M^, 10, 200) passes, of 10 blocks unless their size is given                           (4)
+
+Of a loss of K scores a record's gradient is the matrix a c' with |c| <= L/|a|. Its rows, of norm |a_l| |c|, obey (3);
+its entries do not, as c turns from point to point. So a block must hold whole rows: all K numbers of its columns.
+
 This holds for the full batch. Parts over fresh random batches do not compose to a sampled vector, so they are refused.
 
 Corrected: [XYD] draws coordinates at random and bounds A_l by a Chernoff bound that fails with some probability; the
@@ -38,13 +45,27 @@ visits are public, so here they are counted. Its constant in sigma^2 drops the l
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmpi.core import Agent, Array, Asked, Exchanges, Facts, Method, Planned, Query, Steps, Sum, Terms, hyperparameter
+from dpmpi.core import (
+    Agent,
+    Array,
+    Asked,
+    Exchanges,
+    Facts,
+    Method,
+    Planned,
+    Query,
+    Steps,
+    Sum,
+    Terms,
+    hyperparameter,
+    rounds_to_go,
+)
 from dpmpi.errors import ConfigError
 
 
@@ -63,11 +84,13 @@ class State:
 
 @dataclass(frozen=True)
 class Rcd(Method):
-    """Coordinate descent on the complete graph, Appendix K of [XYD]."""
+    """Coordinate descent on the sum of all ranks' derivatives, Appendix K of [XYD]."""
 
     asks: ClassVar[tuple[Asked, ...]] = ("sum",)
 
-    coordinates: int = hyperparameter(1, "how many coordinates a round changes", minimum=1)
+    coordinates: int | None = hyperparameter(
+        None, "how many coordinates a round changes; auto: a tenth of them", minimum=1
+    )
     coordinate_order: Literal["cyclic", "random"] = hyperparameter(
         "cyclic", "blocks in turn, or drawn by a public hash of the round"
     )
@@ -76,16 +99,22 @@ class Rcd(Method):
     )
 
     def fitting_rounds(self, facts: Facts) -> int:
-        """Return ten passes."""
-        return 10 * -(-facts.dimension // self.coordinates)
+        """Return (4), in rounds."""
+        passes = rounds_to_go(facts, 1.0 / self.curvature if self.curvature else facts.longest_step / 2.0, 10, 200)
+        return passes * -(-facts.dimension // self.fitted(facts).block(facts.dimension))
+
+    def fitted(self, facts: Facts) -> Self:
+        """Return the method with blocks of whole rows of several scores, if their size is not given."""
+        if facts.scores == 1 or self.coordinates is not None:
+            return self
+        return replace(self, coordinates=facts.scores * -(-self.block(facts.dimension) // facts.scores))
+
+    def block(self, dimension: int) -> int:
+        """Return how many coordinates a round changes."""
+        return -(-dimension // 10) if self.coordinates is None else min(self.coordinates, dimension)
 
     def check(self, terms: Terms) -> None:
-        """Raise `ConfigError` for incomplete graphs, random batches, domains, and losses without curvature."""
-        if terms.degree != terms.size - 1:
-            raise ConfigError(
-                f"expected every rank to hear from all others, found a rank with {terms.degree} neighbours of "
-                f"{terms.size - 1}: use --graph complete"
-            )
+        """Raise `ConfigError` for random batches, domains, and losses without curvature."""
         if terms.sampling.kind != "full":
             raise ConfigError(f"expected all records in a pass of rcd, found {terms.sampling.kind}: use --batch full")
         if terms.bounded:
@@ -95,8 +124,17 @@ class Rcd(Method):
                 "expected a bound of the loss's curvature, from which rcd derives its step, found none: use --loss "
                 "logistic with normalized rows, or set --curvature"
             )
+        if self.block(terms.dimension) % terms.scores:
+            raise ConfigError(
+                f"expected blocks of whole rows of {terms.scores} scores, found --coordinates {self.coordinates}: take "
+                f"--coordinates {terms.scores} or a multiple"
+            )
         if self.curvature == 0.0:
             raise ConfigError("expected --curvature > 0, found 0: leave it out for the default")
+
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return M^, if it is derived."""
+        return {"curvature": self._curvature(terms)} if self.curvature is None else {}
 
     def releases(self, terms: Terms) -> Iterable[Planned]:
         """Return one release of a whole gradient for as many times as the coordinate visited most often is visited."""
@@ -109,7 +147,7 @@ class Rcd(Method):
 
     def width(self, dimension: int) -> int:
         """Return the length of a block; the last one is filled up with zeros."""
-        return min(self.coordinates, dimension)
+        return self.block(dimension)
 
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return a block to everyone in every round."""
@@ -124,16 +162,17 @@ class Rcd(Method):
     def round(self, agent: Agent, state: State, t: int) -> Steps:
         """Run steps (1) and (2)."""
         turn = self._turn(len(state.visits), t)
-        x = state.x[turn * self.coordinates : (turn + 1) * self.coordinates]
+        width = self.block(agent.dimension)
+        x = state.x[turn * width : (turn + 1) * width]
         gradient = agent.problem.subgradient(state.x)
         state.part.fill(0.0)
-        state.part[: x.size] = gradient.value[turn * self.coordinates : (turn + 1) * self.coordinates]
+        state.part[: x.size] = gradient.value[turn * width : (turn + 1) * width]
         state.visits[turn] += 1
         further = int(state.visits[turn] <= state.charged)  # a part of a vector that was charged before, by (3)
         state.charged += 1 - further
         s = agent.release(Query(state.part, gradient.sensitivity, gradient.sampling), part=further)  # (1)
         yield Sum(s, out=state.scratch)
-        M = self.curvature or agent.terms.smoothness or 1.0
+        M = self._curvature(agent.terms)
         state.scratch /= -M * agent.size
         np.add(x, state.scratch[: x.size], out=state.part[: x.size])
         agent.penalty.prox(state.part[: x.size], 1.0 / M, out=x)  # (2)
@@ -143,8 +182,11 @@ class Rcd(Method):
         state.visits.fill(0)
         state.charged = 0
 
+    def _curvature(self, terms: Terms) -> float:
+        return self.curvature or terms.smoothness or 1.0
+
     def _blocks(self, terms: Terms) -> int:
-        return -(-terms.dimension // self.coordinates)
+        return -(-terms.dimension // self.block(terms.dimension))
 
     def _turn(self, blocks: int, t: int) -> int:
         """Return the block of round t: in turn, or by a hash of t (SplitMix64)."""

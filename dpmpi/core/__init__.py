@@ -21,11 +21,24 @@ from dpmpi.core.messages import (
     Sum,
     public,
 )
-from dpmpi.core.method import Asked, Audience, Exchanges, Facts, Method, Planned, Terms, four_digits, hyperparameter
+from dpmpi.core.method import (
+    Asked,
+    Audience,
+    Exchanges,
+    Facts,
+    Gossip,
+    Method,
+    Planned,
+    Terms,
+    four_digits,
+    hyperparameter,
+    rounds_to_go,
+)
 from dpmpi.core.vectors import combine
 
 __all__ = ["Agent", "Charges", "Clock", "Draws", "Event", "Mechanism", "Penalty", "Problem", "Witness"]
 __all__ += ["Array", "Bytes", "Gather", "Hidden", "Integers", "Mix", "NeighbourSum", "Public", "Query", "Release"]
 __all__ += ["Request", "Sampling", "Sendable", "Steps", "Sum", "public"]
-__all__ += ["Asked", "Audience", "Exchanges", "Facts", "Method", "Planned", "Terms", "four_digits", "hyperparameter"]
+__all__ += ["Asked", "Audience", "Exchanges", "Facts", "Gossip", "Method", "Planned", "Terms", "four_digits"]
+__all__ += ["hyperparameter", "rounds_to_go"]
 __all__ += ["combine"]

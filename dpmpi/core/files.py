@@ -92,13 +92,19 @@ def sync_folders(path: Path) -> None:
 
 def read_toml(path: Path, what: str, error: Raised = ConfigError) -> dict[str, Any]:
     """Return the table in a TOML file; raise `error` in one line, naming `what` the file should be."""
+    return parse_toml(read_text(path, what, error), f"{what} {path}", error)
+
+
+def read_text(path: Path, what: str, error: Raised = ConfigError) -> str:
+    """Return the text of a file for TOML; raise `error` in one line, naming `what` the file should be."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as reason:
         raise error(f"cannot read {what} {path}: {reason.strerror}") from reason
-    except ValueError as reason:
+    except UnicodeDecodeError as reason:
         raise error(f"expected {what} in TOML, found text that is not UTF-8 in {path}: {reason!s:.200}") from reason
-    return parse_toml(text, f"{what} {path}", error)
+    except ValueError as reason:  # a null byte in the path
+        raise error(f"cannot read {what} {path}: {reason}") from reason
 
 
 def parse_toml(text: str, where: str, error: Raised = ConfigError) -> dict[str, Any]:

@@ -6,6 +6,7 @@ resumed with what it hears.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
@@ -57,6 +58,10 @@ class Terms:
     """f_i is so many times the mean loss of the rank's records; the mean over the ranks is 1."""
     largest_weight: float = 1.0
     """The largest weight of any rank."""
+    scores: int = 1
+    """The scores of a record, K: the model has K numbers for each column, side by side."""
+    integrable: bool = True
+    """Whether a record's clipped gradient is that of a convex function: not so where K scores are clipped."""
 
     @property
     def gradient_sensitivity(self) -> float:
@@ -94,6 +99,19 @@ class Facts:
     """How far to go: the more noise, the less. A gradient of norm 1 moves the model by so much in all rounds."""
     longest_step: float
     """The longest step for which gradient descent cannot overshoot."""
+    noise: float
+    """L nu: the noise of the mean gradient in every coordinate over sqrt(rounds), if Gaussian; 0 without noise."""
+    mechanism: str
+    """The kind of noise."""
+    max_degree: int
+    """Neighbours of the rank that has most; 0 where they change from round to round."""
+    scores: int = 1
+    """The scores of a record, K, as in `Terms`."""
+
+
+def rounds_to_go(facts: Facts, step: float, least: int, most: int) -> int:
+    """Return the rounds in which steps of this length go as far as `Facts.flow`, within limits."""
+    return min(max(math.ceil(facts.flow / step), least), most)
 
 
 def four_digits(x: float) -> float:
@@ -129,6 +147,20 @@ class Exchanges:
             raise ConfigError(f"expected the audience {' or '.join(get_args(Audience))}, found {self.audience!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class Gossip:
+    """How messages go on from round to round: what bounds of what a curious rank hears need to know.
+
+    In round t = 1 ... T rank j says m_j(t) = F_jt(sum_k w_jk m_k(t-1)) + a_t (the noise of its release of the round) to
+    its neighbours and nothing else, where F_jt moves no two points apart, and m_k(0) = 0.
+    """
+
+    weights: Array
+    """a_1 ... a_T."""
+    ends_with_messages: bool
+    """Whether the models at the end are functions of the last messages m_j(T) of all ranks."""
+
+
 def hyperparameter(default: Any, text: str, minimum: float | None = None) -> Any:
     """Return a field of a method: a flag and a TOML key with this help text, at least `minimum`."""
     return field(default=default, metadata={"help": text} | ({} if minimum is None else {"minimum": minimum}))
@@ -154,6 +186,9 @@ class Method:
     """How many rounds to run, if nobody says."""
     settles: ClassVar[bool] = True
     """Whether it goes to the optimum, and not only as far as its steps are meant to."""
+    linear: ClassVar[bool] = False
+    """Whether, for fixed gradients and a quadratic penalty, the mean of all ranks' models is a linear function of the
+    mean over the ranks of their releases: one a round, each mixed in place."""
     testifies: ClassVar[bool] = False
     """Whether the method tells a `Witness` what its outputs gave away."""
 
@@ -177,8 +212,11 @@ class Method:
         """Return the method with hyperparameters that are not given derived; by default it derives them as it goes."""
         return self
 
-    def counts(self, terms: Terms) -> dict[str, int]:
-        """Return what it counts by rules of its own, by the word for it: for people who ask what was derived."""
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return the numbers that it finds by rules of its own, by name: for people who ask what was derived.
+
+        They follow from the ranks and the graph, so that they are found again when a rank is lost.
+        """
         return {}
 
     def flow(self, terms: Terms) -> float | None:
@@ -199,6 +237,10 @@ class Method:
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return all messages of an agent, at most; by default a model to the neighbours in every active round."""
         return [Exchanges("neighbours", terms.dimension, terms.active_rounds)]
+
+    def gossip(self, terms: Terms) -> Gossip:
+        """Return how messages go on; raise `ConfigError` with the reason if not as `Gossip` says."""
+        raise ConfigError("the messages of the method are not known to be noised steps that move no two points apart")
 
     def ends_early(self) -> bool:
         """Return whether a run may fall silent before its last round, so that fewer messages are sent."""

@@ -6,11 +6,14 @@ import pytest
 from dpmpi.algorithms.rcd import Rcd
 from dpmpi.core import Agent
 from dpmpi.errors import BudgetExceeded, ConfigError
+from dpmpi.network.graph import make_graph
+from dpmpi.network.route import Routes
 from dpmpi.problem.losses import LOSSES
 from dpmpi.problem.optimum import find_optimum
 from dpmpi.problem.penalties import Regulariser
 from dpmpi.problem.rows import Dense
 from dpmpi.testing import deaf, models, noisy, random_shards, simulate
+from dpmpi.testing.simulation import routed
 
 ORDERS = ["cyclic", "random"]
 COMPLETE = {"graph": "complete", "loss": "logistic"}
@@ -162,7 +165,6 @@ def test_a_part_gets_the_noise_of_the_whole_vector():
 @pytest.mark.parametrize(
     ("options", "settings", "message"),
     [
-        ({}, {"graph": "ring"}, "--graph complete"),
         ({}, {"batch": "3"}, "--batch full"),
         ({}, {"penalty": Regulariser(l2=0.1, box=1.0)}, "no --domain"),
         ({}, {"loss": "hinge"}, "set --curvature"),
@@ -173,3 +175,10 @@ def test_what_it_cannot_do_is_refused_in_one_line(options, settings, message):
     with pytest.raises(ConfigError, match=message) as caught:
         simulate(Rcd(**options), random_shards(5, 5, 3, 0), 5, **(COMPLETE | settings))
     assert "\n" not in str(caught.value)
+
+
+def test_a_ring_adds_up_along_its_tree_and_needs_no_other_edges():
+    shards, ring = random_shards(5, 12, 7, 2), make_graph("ring", 5, 0)
+    found = models(simulate(Rcd(), shards, 20, graph=ring, loss="logistic", exchange=routed(Routes(ring))))
+    np.testing.assert_allclose(found, models(simulate(Rcd(), shards, 20, **COMPLETE)), rtol=0, atol=1e-13)
+    assert np.all(found == found[0])

@@ -42,8 +42,9 @@ class AcceleratedMixing(Method):
     closing_mixes: int | None = hyperparameter(0, CLOSING_HELP, minimum=0)
 
     def accelerates(self) -> bool:
-        """Return whether there is more than one mix for a release."""
-        return self.mixes != 1 or self.closing_mixes != 0
+        """Return whether there is more than one mix for a release; `auto` is none where edges change."""
+        none = (None,) if self.schedule == "sampled" else ()
+        return self.mixes not in (1, *none) or self.closing_mixes not in (0, *none)
 
     def check_mixing(self, terms: Terms) -> None:
         """Refuse edges that change from round to round, and graphs that never mix."""
@@ -59,22 +60,35 @@ class AcceleratedMixing(Method):
 
     def mixes_per_release(self, terms: Terms) -> int:
         """Return K; 1 on a graph that one mix averages exactly, whatever was asked for."""
-        if self.mixes == 1 or terms.mixing <= _EXACT:
+        if not self.accelerates() or self.mixes == 1 or terms.mixing <= _EXACT:
             return 1
         if self.mixes is not None:
             return self.mixes
         return max(1, math.ceil(math.acosh(self.shrinkage(terms)) / math.acosh(1.0 / terms.mixing) - _ROUNDING))  # (2)
 
-    def counts(self, terms: Terms) -> dict[str, int]:
+    def counts(self, terms: Terms) -> dict[str, float]:
         """Return K, if it is derived and not 1."""
         K = self.mixes_per_release(terms)
         return {"mixes": K} if self.mixes is None and K > 1 else {}
 
     def mixes_at_the_end(self, terms: Terms) -> int:
         """Return the number of closing mixes; 0 where the ranks agree anyway."""
-        if self.closing_mixes == 0 or terms.mixing <= _EXACT:
+        if not self.accelerates() or self.closing_mixes == 0 or terms.mixing <= _EXACT:
             return 0
         return self.mixes_per_release(terms) if self.closing_mixes is None else self.closing_mixes
+
+
+def check_gossip(method: AcceleratedMixing, terms: Terms) -> float:
+    """Return a bound of the curvature of every f_i; raise `ConfigError` for what no method here is `Gossip` with."""
+    if method.schedule == "sampled":
+        raise ConfigError("edges are sampled: ranks are silent in some rounds")
+    if method.mixes_per_release(terms) > 1 or method.mixes_at_the_end(terms):
+        raise ConfigError("some mixes carry no fresh noise (--mixes, --closing-mixes)")
+    if terms.l1 or terms.bounded:
+        raise ConfigError("the penalty is not l2 alone")
+    if terms.largest_smoothness is None:
+        raise ConfigError("the curvature of the loss has no bound (hinge, or rows of any norm)")
+    return terms.largest_smoothness
 
 
 def accelerate(now: Array, before: Array, scratch: Array, mixing: float, K: int, because: str) -> Steps:

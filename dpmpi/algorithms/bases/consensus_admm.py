@@ -18,6 +18,16 @@ smoothness, L takes its place; for what a rank alone must know, its f_i with its
 = beta / (16 max_j d_j): on logistic problems with unit rows 2 rho d_i is then about .03 on a regular graph, between the
 values at which consensus or the local objectives become too slow.
 
+Under noise, methods that solve (2) exactly release minimisers of objectives with the strong convexity q = 2 rho d at
+least: the noise of such a minimiser, in the mean over all ranks, is L nu sqrt(k)/q in every coordinate, where L nu
+sqrt(k) is that of a mean gradient if k are released (`Facts.noise`). Rows have norm 1 at most, so it is the noise of a
+score, too. With
+
+    rho = 2 L nu sqrt(k) / (2 max_j d_j)                                                            (5)
+
+it is 1/2, which costs a logistic loss, of curvature 1/4 at most, (1/4)(1/2)^2/2 = 0.03 at most. A smaller q goes
+farther (k/q is the flow time of k such steps), and drowns in noise what it has learned.
+
 [HG20] Huang, Gong. Differentially private ADMM for convex distributed learning: improved accuracy via multi-step
        approximation. 2020.
 """
@@ -26,17 +36,35 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Asked, Method, NeighbourSum, Steps, Terms, combine, hyperparameter, public
+from dpmpi.core import (
+    Agent,
+    Array,
+    Asked,
+    Facts,
+    Method,
+    NeighbourSum,
+    Steps,
+    Terms,
+    combine,
+    four_digits,
+    hyperparameter,
+    public,
+)
 from dpmpi.errors import ConfigError
 
-RHO_HELP = "penalty of disagreement; default beta / (16 largest degree), for dp-admm beta / 8"
+RHO_HELP = (
+    "penalty of disagreement; default beta / (16 largest degree), for dp-admm beta / 8; with noise, for methods that "
+    "minimise exactly, by --epsilon"
+)
 ETA_HELP = "weight of the proximal term |w - w_i|^2 / 2; default beta, for dp-admm beta / 2"
 GROWTH_HELP = "eta, or eta sqrt(steps so far); auto: constant for a smooth loss"
+LARGEST_NOISE = 0.5
+"""The noise of a score that (5) allows."""
 FINEST = 2.0**-48
 """The smallest tolerance of a local minimisation, in L."""
 WHY_PUBLIC = "computed from releases, this rank's and its neighbours', and public parameters"
@@ -67,6 +95,15 @@ def smooth(terms: Terms, method: str) -> float:
             "use --loss logistic, squared or mean with normalized rows, or ip-admm"
         )
     return terms.own_smoothness
+
+
+def check_integrable(terms: Terms, method: str) -> None:
+    """Raise `ConfigError` unless clipped gradients are those of a convex function."""
+    if not terms.integrable:
+        raise ConfigError(
+            f"expected a clip that leaves the gradients of {terms.scores} scores as they are for {method}, found "
+            f"{terms.lipschitz:g}: give --lipschitz 1.415 for softmax with normalized rows, or use momentum"
+        )
 
 
 def grown(eta: float, growth: str, terms: Terms, step: int) -> float:
@@ -140,6 +177,10 @@ class ConsensusAdmm(Averaging):
         """Return rho."""
         return curvature(terms) / (16.0 * max(1, terms.max_degree)) if self.rho is None else self.rho
 
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return rho, if it is derived."""
+        return {"rho": self.penalty(terms)} if self.rho is None else {}
+
     def attract(self, agent: Agent, state: State) -> None:
         """Compute (1)."""
         p, gamma = state.pull, state.gamma
@@ -178,10 +219,25 @@ class LocalMinimisation(ConsensusAdmm):
         minimum=0.0,
     )
 
+    def released(self, rounds: int) -> int:
+        """Return how many minimisers are released."""
+        return rounds
+
+    def fitted(self, facts: Facts) -> Self:
+        """Return the method with rho by (5), where it is not given and there is noise."""
+        if self.rho is not None or not facts.noise or not facts.max_degree:
+            return self
+        return replace(self, rho=four_digits(self.fitting_convexity(facts) / (2.0 * facts.max_degree)))
+
+    def fitting_convexity(self, facts: Facts) -> float:
+        """Return q of (5)."""
+        return facts.noise * math.sqrt(self.released(facts.rounds)) / LARGEST_NOISE
+
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` where (2) cannot be solved to a certified accuracy."""
         super().check(terms)
         smooth(terms, "exact minimisation")
+        check_integrable(terms, "exact minimisation")
         full_batch(terms, "exact minimisation")
         positive("tolerance", self.accuracy(terms))
         if self.accuracy(terms) < FINEST * terms.own_lipschitz:

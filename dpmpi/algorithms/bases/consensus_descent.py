@@ -38,11 +38,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby
+from typing import ClassVar
 
 import numpy as np
 
-from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, mix_again
-from dpmpi.core import Agent, Array, Exchanges, Mix, Planned, Query, Steps, Terms, combine, public
+from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, accelerate, check_gossip, mix_again
+from dpmpi.core import Agent, Array, Exchanges, Gossip, Mix, Planned, Query, Sendable, Steps, Terms, combine, public
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of noised iterates"
@@ -69,6 +70,11 @@ class State:
 class ConsensusDescent(AcceleratedMixing):
     """Rounds (1) to (6), for methods that differ in steps and noise."""
 
+    adds_up: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
+    step: float | None
+    """A field of the methods: the first step, None if it is derived."""
+
     def early(self) -> float:
         """Return the relative change below which stage II ends; 0: never."""
         return 0.0
@@ -78,8 +84,10 @@ class ConsensusDescent(AcceleratedMixing):
         raise NotImplementedError
 
     def check(self, terms: Terms) -> None:
-        """Raise `ConfigError` for steps that cannot be taken."""
-        self.plan(terms)
+        """Raise `ConfigError` for steps that cannot be taken, or leave the domain however small the gradient."""
+        longest = float(self.plan(terms)[0].max(initial=0.0)) * terms.strong_convexity
+        if terms.bounded and longest > 2.0:
+            raise ConfigError(f"expected steps of at most 2/l2 in a domain, found {longest:.3g}/l2: lower --step")
         self.check_mixing(terms)
 
     def releases(self, terms: Terms) -> list[Planned]:
@@ -95,6 +103,26 @@ class ConsensusDescent(AcceleratedMixing):
         mixes = T * self.mixes_per_release(terms) + (0 if later else self.mixes_at_the_end(terms))
         both = [Exchanges("neighbours", terms.dimension, mixes), Exchanges("neighbours", longer, later)]
         return [messages for messages in both if messages.count]
+
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return the first step, if it is derived."""
+        return super().counts(terms) | ({"step": float(self.plan(terms)[0][0])} if self.step is None else {})
+
+    def gossip(self, terms: Terms) -> Gossip:
+        """Return ones: what is said in (3) is y_j(t) = F(v_j(t-1)) + n_j(t), v_j(t-1) = sum_k w_jk y_k(t-1).
+
+        Without l1 and domain z = v in (4), and (1) is a step F = 1 - eta_t grad(f_j + l2 |.|^2/2), which moves no two
+        points apart if eta_t times the curvature is at most 2. Models are v_i(T).
+        """
+        curvature, (steps, _) = check_gossip(self, terms) + terms.strong_convexity, self.plan(terms)
+        if len(steps) < terms.rounds:
+            raise ConfigError("the last rounds carry no fresh noise (--consensus-rounds)")
+        if not steps.max() * curvature <= 2.0:
+            raise ConfigError(
+                f"steps may move points apart: the step {steps.max():.4g} is above {2.0 / curvature:.4g}, 2 over the "
+                "curvature of loss and penalty (a smaller --step)"
+            )
+        return Gossip(np.ones(terms.rounds), ends_with_messages=True)
 
     def ends_early(self) -> bool:
         """Return whether stage II may end early."""
@@ -115,9 +143,12 @@ class ConsensusDescent(AcceleratedMixing):
             return
         if t > 1:
             agent.penalty.project(v, state.z, shrink=float(state.steps[t - 2]) * agent.terms.l1)  # (4)
-        self._descend(agent, state, float(state.steps[t - 1]), float(state.scales[t - 1]))
+        move = self._descend(agent, state, float(state.steps[t - 1]), float(state.scales[t - 1]))
         K, mixing = self.mixes_per_release(agent.terms), agent.terms.mixing
-        yield from mix_again(v, state.z, state.scratch, mixing, K, WHY_PUBLIC)  # (3); z is free until (4)
+        if K > 1:
+            combine(state.z, (1.0, v), (1.0, move.value))  # z is free until (4); with one mix nobody looks at the move
+        yield Mix(public(v, because=WHY_PUBLIC), plus=move, out=v)  # (2), and the first mix of (3)
+        yield from accelerate(v, state.z, state.scratch, mixing, K, WHY_PUBLIC)  # (3), the others
         if t == agent.terms.rounds:
             closing = self.mixes_at_the_end(agent.terms)
             yield from mix_again(v, state.z, state.scratch, mixing, closing, WHY_PUBLIC)
@@ -132,8 +163,8 @@ class ConsensusDescent(AcceleratedMixing):
         eta = float(state.steps[max(1, min(t, len(state.steps))) - 1])
         agent.penalty.project(state.message[:-1], out, shrink=eta * agent.terms.l1)
 
-    def _descend(self, agent: Agent, state: State, eta: float, scale: float) -> None:
-        """Write y of (2) to the message."""
+    def _descend(self, agent: Agent, state: State, eta: float, scale: float) -> Sendable:
+        """Write the public part of y of (2) to the message, and return the rest: the noised move."""
         terms, z, y = agent.terms, state.z, state.message[:-1]
         combine(y, (1.0 - eta * terms.strong_convexity, z))
         sensitivity = _sensitivity(terms, eta)
@@ -148,7 +179,7 @@ class ConsensusDescent(AcceleratedMixing):
                 agent.penalty.project(state.scratch, move)  # (1)
                 move -= y
         # The move is released and not x, so that a rank whose budget is spent takes the public part of the step.
-        y += agent.release(Query(move, sensitivity, terms.sampling), scale).value  # (2)
+        return agent.release(Query(move, sensitivity, terms.sampling), scale)  # (2)
 
     def _agree(self, agent: Agent, state: State, t: int) -> Steps:
         """Run (5); end it for all ranks in the same round once none has moved by more than the tolerance.

@@ -27,6 +27,8 @@ both gradients are differentiable, which is almost everywhere, and that is enoug
 inverse. For the mean loss the Hessians do not depend on the data, and (4) is more than enough. (The theorem of [CMS11]
 has twice the logarithm, for general changes of the Hessian.)
 
+Losses of one score only: one of K scores changes J in K directions, and (3) does not hold.
+
 Privacy of (2). (4) is about the exact minimiser for a real-valued nu. The nu that is drawn lies on a grid, at most
 delta = 2^-20 b sqrt(dimension) from a real one, and what is computed for it is at most tau / mu away from the
 minimiser, where mu >= q_i is the strong convexity, and at most r / mu with rounding, r = 2 tau + m u L, u = 2^-52. Both
@@ -47,6 +49,14 @@ then a release after (1): given the exact minimiser for the real-valued nu, whic
 function of it and of the shard, at most (delta + r) / mu away from it on either, so that e covers a shift of
 2 (delta + r) / mu: the sensitivity 2 r / mu, and 2^-13 sqrt(dimension) deviations of e on top, as (5) has it.
 
+Settings from public facts. Pure losses of few releases add up, and composition gains from the 14th on (at epsilon 1,
+delta 1e-5), so k noises of (1) are min(sqrt(k), 3.7) times as large as k Gaussian ones are beside one, and q of (5) in
+`bases/consensus_admm.py` is so many times larger. And the second term of (4) must not use up epsilon: for k releases of
+ranks with m records, k kappa/(m q) <= epsilon/4. Noise on a mean gradient of n ranks is L nu = 2 L/(sqrt(n) m mu),
+mu = mu(epsilon, delta) being about 0.27 epsilon, hence
+
+    q >= 1.08 kappa k sqrt(n) L nu / (2 L)                                                          (6)
+
 Changed from [ZZ17] and, for `r-admm`, [ZKL19]: their constants are not used; the loss per round is (4) plus that of
 (2).
 
@@ -65,7 +75,8 @@ from typing import ClassVar
 import numpy as np
 
 from dpmpi.algorithms.bases.consensus_admm import LocalMinimisation, State, smooth
-from dpmpi.core import Agent, Array, Planned, Query, Terms, combine
+from dpmpi.core import Agent, Array, Facts, Planned, Query, Terms, combine
+from dpmpi.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,15 @@ class ObjectivePerturbation(LocalMinimisation):
 
     mechanisms: ClassVar[tuple[str, ...]] = ("spherical-laplace", "gaussian")
     exactness: ClassVar[float] = 5e-6
+
+    def check(self, terms: Terms) -> None:
+        """Raise `ConfigError` for losses for which (3) does not hold."""
+        super().check(terms)
+        if terms.scores > 1:
+            raise ConfigError(
+                f"expected a loss of one score for noise inside the objective, found {terms.scores} scores: use "
+                "momentum, ip-admm or another method with noise on gradients"
+            )
 
     def private(self, t: int) -> bool:
         """Return whether round t touches data."""
@@ -85,6 +105,13 @@ class ObjectivePerturbation(LocalMinimisation):
             if self.private(t):
                 yield Planned(terms.gradient_sensitivity, extra=self.jacobian(terms), inside=True)
                 yield Planned(self.slip(terms), self.slip_scale(terms), extra=self.slip_loss(terms))
+
+    def fitting_convexity(self, facts: Facts) -> float:
+        """Return q of (6)."""
+        kappa, k = 2.0 / facts.longest_step, self.released(facts.rounds)
+        least = 1.08 * kappa * k * math.sqrt(facts.ranks) * facts.noise / (2.0 * facts.lipschitz)
+        composed = min(math.sqrt(k), 3.7) if facts.mechanism == "spherical-laplace" else 1.0
+        return max(super().fitting_convexity(facts) * composed, least)
 
     def jacobian(self, terms: Terms) -> float:
         """Return the logarithm in (4)."""

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Asked, Method, Planned, Terms, combine, hyperparameter
+from dpmpi.core import Agent, Array, Asked, Facts, Method, Planned, Terms, combine, hyperparameter, rounds_to_go
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "made of releases, and of random weights that do not depend on data"
@@ -88,6 +88,18 @@ class RandomWeights(Method):
         "last", "the model is the last iterate, or the mean over the rounds"
     )
 
+    def fitting_rounds(self, facts: Facts) -> int:
+        """Return the rounds in which steps of 1/M, or 1/(M sqrt(t)), go as far as the noise allows.
+
+        Steps of c/t, with an l2 weight of 1/flow for 1/c, are 1/M long until they have gone that far.
+        """
+        if not facts.noise or self.step_schedule == "geometric":
+            return self.usual_rounds
+        step = facts.longest_step / 2.0
+        if self.step_schedule == "sqrt":
+            return min(max(math.ceil((facts.flow / (2.0 * step)) ** 2), 20), 300)
+        return rounds_to_go(facts, step, 20, 1000)
+
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for steps or noise that vanish."""
         if self.step is not None and not 0.0 < self.step < math.inf:
@@ -103,6 +115,10 @@ class RandomWeights(Method):
         if not 0.0 < self.noise_growth < math.inf:
             raise ConfigError(f"expected --noise-growth > 0, found {self.noise_growth:g}: leave it out for no growth")
         check_growth(terms, self.noise_growth)
+
+    def counts(self, terms: Terms) -> dict[str, float]:
+        """Return the first step, if it is derived."""
+        return {"step": self.eta(terms, 1)} if self.step is None else {}
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return (1) in every round."""
