@@ -18,10 +18,11 @@ from dpmpi.errors import ConfigError, LedgerError, shown
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import in_each_domain, on_all_ranks
 from dpmpi.privacy import accountants, filters
-from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
+from dpmpi.privacy.events import ReadRows, ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import check_proofs, read_ledger, recorded_runs
 from dpmpi.privacy.ledger_proofs import LedgerKey, check_head, key_file, make_key, read_key
-from dpmpi.privacy.releases import cache_file, first_releases, later_releases, tally
+from dpmpi.privacy.releases import Releases, cache_file, first_releases, later_releases, tally
+from dpmpi.privacy.spending import charged_to, to_all_rows
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.plan import Plan
 
@@ -47,6 +48,8 @@ class Account:
     """How often this run was started before."""
     lines: int | None = None
     """How many lines the ledger had when it was read for this."""
+    evaluations: int | None = None
+    """How many private evaluations what it may spend allows."""
 
 
 def ledger_file(config: Config, ledger_path: Callable[[int], Path], name: int) -> Path:
@@ -86,7 +89,10 @@ def open_accounts(
                     if run is not None and header.get("run") == run:
                         own, starts = own + spent, starts + 1
                     else:
-                        earlier += spent
+                        same = header.get("shard") == owner and header.get("split") == split_of(
+                            config, names[rank], shard
+                        )
+                        earlier += spent if same else to_all_rows(spent)
                 order = first_order(path) if config.ledger is not None else None
             accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
             told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
@@ -99,50 +105,129 @@ def open_accounts(
     return accounts, known
 
 
+def split_of(config: Config, name: int, shard: Shard) -> str:
+    """Return which rows of a shard are held out: a public function of what is said here, and of the shard.
+
+    Two runs over the same shard, with the same split, hold out the same rows: what one part was charged for by the
+    first costs the other part nothing in the second. After another split, or for another shard, a row may have been in
+    either part, and what both were charged for counts for all rows.
+    """
+    unit = "rows" if shard.persons is None else "rows by person"
+    count = shard.test_rows.count
+    return f"seed {config.seed}, rank {name}, {count} of {count + shard.rows.count} {unit}"
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The noise of all ranks, and what they have done when a run goes on; nothing if it begins."""
+
+    sigmas: Sequence[float]
+    made: Sequence[int]
+    """How many of the planned releases."""
+    evaluation_sigmas: Sequence[float] = ()
+    after: int = 0
+    """The last round."""
+
+
+@dataclass(frozen=True)
+class Fits:
+    """How many of the planned releases of training the budgets allow: (allowed, planned) of each rank.
+
+    Budgets and what was charged before are known to all ranks, so this is public. Empty where nothing limits the run,
+    and in processes that do not lead a trust domain.
+    """
+
+    each: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def all_fit(self) -> bool:
+        """Whether no rank will stop."""
+        return all(allowed >= planned for allowed, planned in self.each.values())
+
+    @property
+    def nothing_fits(self) -> bool:
+        """Whether no rank can release anything."""
+        return not self.all_fit and not any(allowed for allowed, _ in self.each.values())
+
+    def share(self, records: Sequence[int]) -> float:
+        """Return which part of the planned releases fits, ranks weighed by their records."""
+        planned = sum(records[rank] * count for rank, (_, count) in self.each.items())
+        return sum(records[rank] * allowed for rank, (allowed, _) in self.each.items()) / planned if planned else 1.0
+
+    def line(self) -> str | None:
+        """Return what will happen, in words; None if all releases fit."""
+        if self.all_fit:
+            return None
+        short = [(allowed, planned) for allowed, planned in self.each.values() if allowed < planned]
+        few, many = min(short), max(short)
+        count = f"{few[0]:,}" if few[0] == many[0] else f"{few[0]:,} to {many[0]:,}"
+        who = f"{len(short)} of {len(self.each)} ranks"
+        return f"budget: {count} of {many[1]:,} planned releases fit, on {who}; after them they go on without data"
+
+
 def set_allowances(
     plan: Plan,
     transport: Transport,
     leaders: Sequence[int],
     accounts: Mapping[int, Account],
     known: Sequence[Account],
-    sigmas: Sequence[float],
-    made: Sequence[int],
-) -> dict[int, Account]:
-    """Return the accounts with what they leave for the run: for the planned releases after the first `made` ones.
+    ahead: Ahead,
+) -> tuple[dict[int, Account], Fits]:
+    """Return the accounts with what they leave for the run, and how many of the releases to be made they allow.
 
     A budget limits what this run and earlier ones charge. The target limits this run alone, and a run that goes on may
     have charged more than it planned: if that leaves too little of the target for all the rest, even under more noise,
-    the ranks end it without data rather than beyond the target.
+    the ranks end it without data rather than beyond the target. Evaluations have an allowance of their own: what
+    training rows are charged for does not count for them, nor the other way round.
     """
     config, target = plan.config, None
     if config.calibration == "certified" and config.insecure_noise_seed is None and any(one.own for one in known):
         target = config.epsilon
     if config.ledger is None and target is None and all(one.budget is None for one in known):
-        return {rank: replace(account, order=2) for rank, account in accounts.items()}
+        return {rank: replace(account, order=2) for rank, account in accounts.items()}, Fits()
 
-    def find(rank: int) -> tuple[int | None, int]:
+    def find(rank: int) -> tuple[int | None, int, int | None, int]:
         account = known[rank]
-        planned = later_releases(plan.releases(plan.terms(rank), sigmas[rank]), made[rank])
+        planned = later_releases(plan.releases(plan.terms(rank), ahead.sigmas[rank]), ahead.made[rank])
         order = account.order or filter_order(planned, account.budget or config.epsilon or 1.0, config.delta)
-        limits = [(target, {}), (account.budget, account.earlier)]
+        evaluations = None
+        if plan.held_out is not None:
+            later = plan.held_out.releases(rank, ahead.evaluation_sigmas[rank], ahead.after)
+            evaluations = within_limits(account, later, "held-out", order)
+        count = sum(times for _, times in planned)
+        return within_limits(account, planned, "training", order), order, evaluations, count
+
+    def within_limits(account: Account, planned: Releases, part: ReadRows, order: int) -> int | None:
+        nothing: Mapping[ReleaseEvent, int] = {}
+        limits = [(target, nothing), (account.budget, account.earlier)]
         allowed = [
-            allowance(planned, earlier, limit, config.delta, order, account.own)
+            allowance(planned, charged_to(earlier, part), limit, config.delta, order, charged_to(account.own, part))
             for limit, earlier in limits
             if limit is not None
         ]
-        return min(allowed, default=None), order
+        return min(allowed, default=None)
 
     # Each rank finds its own; the first one of a trust domain those of all, which its accountant keeps for the others.
     lead = any(rank in leaders for rank in transport.ranks)
     mine = range(transport.size) if lead else transport.ranks
     found = in_each_domain(transport, leaders, lambda: {rank: find(rank) for rank in mine})
+    each = {}
+    for rank, (allowed, _, _, planned) in found.items():
+        # A run that goes on has made some: those that were charged, not those of rounds without data.
+        made = ahead.made[rank]
+        charged = min(made, sum(charged_to(known[rank].own, "training").values()))
+        each[rank] = charged + (planned if allowed is None else allowed), made + planned
     return {
         rank: replace(
-            account, budget=target if account.budget is None else account.budget, allowance=allowed, order=order
+            account,
+            budget=target if account.budget is None else account.budget,
+            allowance=allowed,
+            order=order,
+            evaluations=evaluations,
         )
         for rank, account in accounts.items()
-        for allowed, order in [found[rank]]
-    }
+        for allowed, order, evaluations, _ in [found[rank]]
+    }, Fits(each if lead else {})
 
 
 def read_budget(config: Config, rank: int) -> float | None:
@@ -253,7 +338,7 @@ def owner_mark(ledger: Path, shard: Shard) -> str:
 
     The key lies beside the ledger, for its owner alone.
     """
-    return make_key(ledger).owner_mark(shard.fingerprint)
+    return make_key(ledger).owner_mark(shard.identity)
 
 
 def check_ledger(path: Path, shard: Shard | None) -> int:
@@ -277,7 +362,8 @@ def check_ledger_owner(path: Path, key: LedgerKey, shard: Shard) -> int:
     entries = [entry.get("shard") for entry in read_ledger(path)]
     lines, owners = len(entries), [owner for owner in entries if owner is not None]
     _check_continued(path, shard, lines)
-    if not owners or key.owner_mark(shard.fingerprint) in owners:
+    # Earlier versions knew a shard by the rows that were left for training.
+    if not owners or any(key.owner_mark(known) in owners for known in (shard.identity, shard.fingerprint)):
         return lines
     if not shard.continues:
         raise ConfigError(
@@ -308,7 +394,7 @@ def remember_rows(ledger: Path, key: LedgerKey, shard: Shard) -> None:
 
     They are written before the ledger names the shard, so that a ledger never knows too few rows.
     """
-    known, mark = _known_rows(ledger), key.owner_mark(shard.fingerprint)
+    known, mark = _known_rows(ledger), key.owner_mark(shard.identity)
     if known and ledger.exists() and any(entry.get("shard") == mark for entry in read_ledger(ledger)):
         return
     marks = set(map(key.row_mark, shard.row_bytes())) | (known or set())

@@ -17,6 +17,8 @@ from typing import Any, get_args, get_type_hints
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core import Method
 from dpmpi.errors import ConfigError, nearest, shown
+from dpmpi.runtime import plugins
+from dpmpi.runtime.evaluating import Evaluating
 
 AUTO = "auto"
 """What stands for None where a setting is derived from public facts: in flags, files and hyperparameters."""
@@ -24,10 +26,15 @@ LONGEST_TEXT = 1000
 """Characters of a setting: longer than paths are, and fewer digits than Python makes a number of."""
 
 
+LONGEST_GRAPH = 10**7
+"""Those of a graph, which may name all its edges."""
+
+
 def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
     """Return a field that is a flag.
 
-    `more` may hold metavar, choices, least (>=), most (<=), above (>), and auto: the default None is then written so.
+    `more` may hold metavar, choices, least (>=), most (<=), above (>), longest (characters of a text), and auto: the
+    default None is then written so.
     """
     return field(default=default, metadata={"help": text, "kind": kind, "metavar": None, "choices": ()} | more)
 
@@ -37,6 +44,12 @@ class Config:
     """Everything that decides what a run does."""
 
     algorithm: str = _option("momentum", "the method", choices=tuple(ALGORITHMS))
+    plugin: tuple[str, ...] = _option(
+        (), "a Python file or module with methods and losses of your own; may be repeated", tuple, metavar="FILE"
+    )
+    plugin_digest: tuple[str, ...] = _option(
+        (), "refuse a plug-in whose source has another SHA-256; in the order of --plugin", tuple, metavar="SHA256"
+    )
     rounds: int | None = _option(None, "how many rounds", int, metavar="T", least=1, most=10**8, auto=True)
     seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
 
@@ -51,19 +64,56 @@ class Config:
     )
     normalize: bool = _option(True, "scale every row to norm at most 1", bool)
     test_fraction: float | None = _option(
-        None, "rows held out for the accuracy (default: 0.1; 0 for shards and mean)", float, metavar="F", least=0
+        None,
+        "rows held out for evaluation (default: 0.1; 0 for mean, and for shards that are not evaluated)",
+        float,
+        metavar="F",
+        least=0,
+    )
+    person_records: int | None = _option(
+        None,
+        "the most records of one person, all of whom the noise covers at once (default: what the shards say)",
+        int,
+        metavar="K",
+        least=1,
+        most=1000,
     )
     deal: str = _option(
         "even", "who has which rows of public data: even, sorted (by label), dirichlet:ALPHA or sizes:A,B,..."
     )
 
     graph: str = _option(
-        "ring", "ring, path, star, grid, torus, complete, erdos-renyi:p=.., random:edges=.. or file:PATH"
+        "ring",
+        "ring, path, star, grid, torus, complete, erdos-renyi:p=.., random:edges=.., edges:0-1,1-2,.. or file:PATH",
+        longest=LONGEST_GRAPH,
     )
     weights: str = _option("metropolis", "mixing weights", choices=("metropolis", "uniform", "laplacian"))
     sample_edges: int | None = _option(None, "gossip on K random disjoint edges a round", int, metavar="K", least=1)
 
-    loss: str = _option("hinge", "the loss; mean for mean: data", choices=("hinge", "logistic", "squared", "mean"))
+    task: str | None = _option(
+        None,
+        "what labels are; by default what the data declare, or what the loss is for, or two classes",
+        choices=("binary", "multiclass", "regression", "counts"),
+    )
+    classes: str | None = _option(
+        None,
+        "the names of the classes in the order of their codes; needed for shards that do not say",
+        metavar="A,B,...",
+    )
+    label_range: str | None = _option(
+        None,
+        "the range of a number, scaled to [-1, 1] and back, or 0:MOST of a count; needed for shards that do not say",
+        metavar="LOW:HIGH",
+    )
+    class_weights: str | None = _option(
+        None, "how much records of these classes count, relative to 1 for the others", metavar="A=1,B=5"
+    )
+    loss: str | None = _option(
+        None,
+        "hinge or logistic (two classes), softmax (classes), squared or huber[:DELTA] (numbers), poisson (counts), "
+        "mean (mean: data); auto: hinge, softmax, squared, poisson, by the task",
+        auto=True,
+    )
     penalty: str = _option("auto", "l2:A, l1:A, elastic:L1,L2 or none; auto: what suits the method")
     domain: str | None = _option(None, "box:R or ball:R")
     lipschitz: float | None = _option(
@@ -75,9 +125,10 @@ class Config:
         metavar="C",
     )
     weigh: str = _option(
-        "records",
-        "records: every record counts alike; ranks: every rank, however few records it has",
-        choices=("records", "ranks"),
+        "auto",
+        "what a rank counts in the objective: as many as its records, their square (precision: least noise where every "
+        "rank has its own), or 1 (ranks); auto: precision for --epsilon with local noise, else records",
+        choices=("auto", "records", "precision", "ranks"),
     )
     smaller_class: float | None = _option(
         None,
@@ -128,15 +179,49 @@ class Config:
         "shares expanded from pairwise secrets (computational) or full ones (information-theoretic)",
         choices=("expanded", "full"),
     )
-    share_bits: int = _option(40, "fractional bits of shared sums", int, metavar="F", least=0, most=62)
+    masks: str = _option(
+        "few",
+        "who shares masks, or full shares: few pairs, as many as hide a summand from the colluders, or all",
+        choices=("few", "all"),
+    )
+    route: str = _option(
+        "auto",
+        "how sums over all ranks travel; auto: by graph and length",
+        choices=("auto", "tree", "butterfly", "direct"),
+    )
+    share_bits: int | None = _option(
+        None,
+        "fractional bits of shared sums; auto: 40, or 24 in words of 32",
+        int,
+        metavar="F",
+        least=0,
+        most=62,
+        auto=True,
+    )
+    share_words: str = _option(
+        "64", "bits of a number in a shared sum; 32 halves the bytes (noise in the sum only)", choices=("64", "32")
+    )
     seal: bool = _option(False, "encrypt every message for its receiver alone (AES-256-GCM)", bool)
     keys: str | None = _option(
         None, "the folder of roster.toml and of this rank's rank-000.key (python -m dpmpi keys make)", metavar="DIR"
     )
-    noise_in: str = _option("local", "noise on each rank's value, or inside the shared sum", choices=("local", "sum"))
+    noise_in: str = _option(
+        "local",
+        "noise on each rank's value, inside the shared sum, or on values with parts that cancel between neighbours",
+        choices=("local", "sum", "pairs"),
+    )
+    pair_noise: float = _option(
+        10.0,
+        "with --noise-in pairs: the noise of a pair over a rank's own",
+        float,
+        metavar="KAPPA",
+        least=0.01,
+        most=1000.0,
+    )
     colluders: int = _option(
         1,
-        "ranks that may together take their parts of a sum's noise off again; 0 is against outsiders alone",
+        "ranks that may put together what they know of a shared sum, or of neighbours' noise, and take their parts of "
+        "noise off; 0 is against outsiders alone",
         int,
         metavar="C",
         least=0,
@@ -150,12 +235,12 @@ class Config:
         "when a rank dies and MPI can tell (mpirun --with-ft ulfm): go on without it, or stop",
         choices=("shrink", "stop"),
     )
-    evaluate: int | None = _option(
+    evaluate: str | None = _option(
         None,
-        "evaluate every N rounds (default: 20 times a run; 0 or --no-evaluate: never; off for shards)",
-        int,
+        "evaluate every N rounds without noise (default for public data: 20 times a run; 0: never), "
+        "or private: held-out rows, at the end, inside of the guarantee (default for shards under noise), or "
+        "private:N: also every N rounds",
         metavar="N",
-        least=0,
     )
     timings: str | None = _option(
         None,
@@ -179,7 +264,10 @@ class Config:
         """Raise `ConfigError` for values that cannot work, whatever the data."""
         for f in config_fields():
             choices, value = f.metadata["choices"], getattr(self, f.name)
-            check_size(f.name, value)
+            if f.name == "algorithm":
+                choices = tuple(plugins.methods(self.plugin_digest))
+            for one in value if isinstance(value, tuple) else (value,):
+                check_size(f.name, one, f.metadata.get("longest", LONGEST_TEXT))
             if choices and value is not None and value not in choices:
                 expected = f"{flag_of(f.name)} is one of {', '.join(choices)}"
                 raise ConfigError(f"{expected}; got {value!r}{nearest(value, choices)}")
@@ -192,11 +280,23 @@ class Config:
                 raise ConfigError(f"{flag_of(f.name)} must be greater than {above}, got {value}")
         if self.epsilon is not None and self.noise is not None:
             raise ConfigError("give --epsilon (a target) or --noise (a standard deviation), not both")
+        if self.evaluate is not None:
+            Evaluating.parse(self.evaluate)
         if self.quiet and self.log_json:
             raise ConfigError("give --quiet (no lines at all) or --log-json (a line for everything), not both")
         for name in ("delta", "test_fraction"):
             if (getattr(self, name) or 0) >= 1:
                 raise ConfigError(f"{flag_of(name)} must be less than 1, got {getattr(self, name)}")
+
+    @property
+    def fraction_bits(self) -> int:
+        """The fractional bits of shared sums."""
+        return (24 if self.word_bits == 32 else 40) if self.share_bits is None else self.share_bits
+
+    @property
+    def word_bits(self) -> int:
+        """The bits of a number in a shared sum."""
+        return int(self.share_words)
 
     @property
     def known_rounds(self) -> int:
@@ -205,9 +305,14 @@ class Config:
             raise ConfigError("expected --rounds N, found auto, which depends on the data: give a number")
         return self.rounds
 
+    @property
+    def method_class(self) -> type[Method]:
+        """The class of the method."""
+        return plugins.methods(self.plugin_digest)[self.algorithm]
+
     def make_method(self) -> Method:
         """Return the method with its hyperparameters; raise `ConfigError` for one that it does not have."""
-        cls = ALGORITHMS[self.algorithm]
+        cls = self.method_class
         known = {f.name: f for f in hyperfields(cls)}
         for name, value in self.options:
             if name not in known:
@@ -223,7 +328,8 @@ class Config:
             if value is not None and least is not None and not least <= value < math.inf:
                 raise ConfigError(f"{flag_of(name)} must be a finite number of at least {least:g}, got {shown(value)}")
             check_size(name, value)
-        return cls(**dict(self.options))
+        with plugins.blamed():
+            return cls(**dict(self.options))
 
     def to_toml(self) -> str:
         """Return the whole effective configuration, algorithm's hyperparameters included."""
@@ -232,13 +338,29 @@ class Config:
         values |= {f.name: _or_auto(f, getattr(method, f.name)) for f in hyperfields(type(method))}
         for name in ("loopback", "quiet", "log_json"):  # how it was launched and watched
             del values[name]
-        lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in values.items() if value is not None]
+        if str(values["evaluate"]).isdecimal():
+            values["evaluate"] = int(str(values["evaluate"]))
+        given = {name: value for name, value in values.items() if value is not None and value != ()}
+        lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in given.items()]
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher)."""
+        """Return the SHA-256 of all that decides the result (not where, with which deadline or launcher).
+
+        Where a party keeps its own shard is its own affair.
+        """
+        data = "shards:" if self.data.startswith("shards:") else self.data
         same = dataclasses.replace(
-            self, out=None, ledger=None, keys=None, deadline=1.0, ranks=None, checkpoint_every=None, on_failure="stop"
+            self,
+            data=data,
+            out=None,
+            ledger=None,
+            keys=None,
+            deadline=1.0,
+            ranks=None,
+            checkpoint_every=None,
+            on_failure="stop",
+            plugin=(),
         )
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
 
@@ -247,10 +369,10 @@ def _or_auto(f: dataclasses.Field[Any], value: Any) -> Any:
     return AUTO if value is None and (f.metadata.get("auto") or "kind" not in f.metadata) else value
 
 
-def check_size(name: str, value: object) -> None:
+def check_size(name: str, value: object, longest: int = LONGEST_TEXT) -> None:
     """Raise `ConfigError` for text or numbers beyond what any file or array can take, whatever the setting."""
-    if isinstance(value, str) and not (value.isprintable() and len(value) <= LONGEST_TEXT):
-        expected = f"{flag_of(name)} must be one line of at most {LONGEST_TEXT} printable characters"
+    if isinstance(value, str) and not (value.isprintable() and len(value) <= longest):
+        expected = f"{flag_of(name)} must be one line of at most {longest} printable characters"
         raise ConfigError(f"{expected}, got {shown(value, 40)} with {len(value)}")
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ConfigError(f"{flag_of(name)} must be less than 2^63, got {shown(value, 40)}")
@@ -274,6 +396,8 @@ def hyperfields(cls: type[Method]) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return _toml(value[0]) if len(value) == 1 else f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

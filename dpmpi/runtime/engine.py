@@ -64,23 +64,26 @@ class Engine:
         self.transport = transport
         self.seats = seats
         self.completed = completed
+        self.failed: Agent | None = None
+        """The agent whose round raised an error, where one process drives several."""
 
     def advance(self, last: int) -> None:
         """Run the rounds after the completed ones up to and including `last`."""
         flows = [flow(self.algorithm, self.schedule, seat, self.completed + 1, last + 1) for seat in self.seats]
-        self._drive(flows)
+        self.drive(flows)
         self.completed = last
 
     def regroup(self) -> None:
         """Let the agents adapt to a changed neighbourhood, after the completed rounds."""
         flows = [regrouping(self.algorithm, self.schedule, seat, self.completed) for seat in self.seats]
-        self._drive(flows)
+        self.drive(flows)
 
     def model(self, seat: Seat, out: Array) -> None:
         """Write the model of one agent after the completed rounds to `out`."""
         self.algorithm.model(seat.agent, seat.state, self.completed, out)
 
-    def _drive(self, flows: Sequence[Flow]) -> None:
+    def drive(self, flows: Sequence[Flow]) -> None:
+        """Run one flow of each agent here to its end."""
         if len(flows) == 1:
             self._drive_one(flows[0], self.seats[0].agent)
         else:
@@ -110,7 +113,11 @@ class Engine:
                     self.transport.wait(min(channels, key=lambda stuck: (stuck.round, stuck.hop)))
                 continue
             idle = 0
-            channel = next(one, None)
+            try:
+                channel = next(one, None)
+            except Exception:
+                self.failed = self.seats[flows.index(one)].agent
+                raise
             if channel is not None:
                 self.transport.start(channel)
                 waiting.append((one, channel))

@@ -25,14 +25,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array, Penalty
 from dpmpi.problem.local_problem import accuracy_counts
 from dpmpi.problem.rows import Rows, WithConstant
+from dpmpi.problem.task import Task
 from dpmpi.rng import Words
 from dpmpi.runtime.engine import Engine
+from dpmpi.runtime.quality import quality, ranks_quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,17 @@ class Evaluator:
         penalty: Penalty,
         optimum: Array | None,
         *,
+        task: Task | None = None,
         hide: bool = False,
     ) -> None:
-        """Evaluate `engine`; `tests` are the held-out rows and labels of the ranks here, None if there are no classes.
+        """Evaluate `engine`; `tests` are the held-out rows and labels of the ranks here, None if there are no scores.
 
         `hide`: by sums of which no rank sees another's summand.
         """
         self._engine = engine
         self._tests = tests
         self._penalty = penalty
+        self._task = task or Task()
         self._optimum = optimum
         self._models = [np.zeros(seat.agent.dimension) for seat in engine.seats]
         self._mean = np.zeros_like(self._models[0])
@@ -98,6 +103,19 @@ class Evaluator:
             self._engine.model(seat, model)
         np.divide(self._summed(self._models), self._engine.transport.size, out=self._mean)
         return self._mean, self._models
+
+    def quality(self, link: str) -> dict[str, Any] | None:
+        """Return all metrics of the models after the completed rounds; None without held-out rows, or scores."""
+        if self._tests is None:
+            return None
+        x, models = self.mean_model()
+        found = quality(self._task, link, self._tests, self._summed, x, self._optimum)
+        if found is not None and not self._hide:
+            own = [(seat.agent.rank, model) for seat, model in zip(self._engine.seats, models, strict=True)]
+            size = self._engine.transport.size
+            mean, worst = ranks_quality(self._task, link, self._tests, self._summed, own, size)
+            found |= {"ranks_mean": mean, "ranks_worst": worst}
+        return found
 
     def _summed(self, values: Sequence[Array]) -> Array:
         """Return the sum over all ranks of a vector, given those of the ranks here."""
@@ -122,7 +140,7 @@ class Evaluator:
         each = []
         for k, (seat, model) in enumerate(zip(engine.seats, models, strict=True)):
             right = own = rows = 0
-            if self._tests is not None:
+            if self._tests is not None and self._task.classifies:
                 right, rows = accuracy_counts(*self._tests[k], x)
                 own, _ = accuracy_counts(*self._tests[k], model)
             np.subtract(model, x, out=model)

@@ -30,6 +30,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import NoReturn
 
 from dpmpi.errors import (
@@ -48,9 +49,12 @@ from dpmpi.errors import (
 from dpmpi.network.channel import World
 from dpmpi.network.collective import fail_together
 from dpmpi.network.launcher import fault_tolerant, first_on_host, launcher_process, process_age
+from dpmpi.network.launcher import speaks as speaks_for
 from dpmpi.network.stall import Stall, explain, read_stalls, write_stall
-from dpmpi.runtime.output.console import say
+from dpmpi.runtime.output.console import say, shout
 from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.plugin_source import last_line, one_line
+from dpmpi.runtime.plugins import user_line
 
 PUBLIC = (ConfigError, LedgerError, CheckpointError, ProtocolError, SealBroken, Preempted)
 """Errors whose words depend on no record, so that other ranks may hear them."""
@@ -100,6 +104,10 @@ class Place:
     """Whether the process is one rank of many; on loopback it is all of them."""
     others_know: bool = False
     """Whether this rank ends because another one told it to."""
+    public: bool = False
+    """Whether the records are public, and with them what a foreign error may say of them."""
+    rank: int | None = None
+    """On loopback: the agent that failed, if it is known."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ def end_run(
 
     `names` are the ranks by their first numbers. Return the exit code where the process ends by it.
     """
-    decided, first = ending(error, place), 0 in world.ranks
+    decided, first = ending(error, place), speaks_for(os.environ, world.ranks)
     if decided.way is Way.RETURN and decided.speaker is Speaker.FIRST and not isinstance(error, KeyboardInterrupt):
         if first and isinstance(error, Preempted) and directory is not None:
             directory.note_end(str(error))
@@ -188,7 +196,7 @@ def end_run(
     # All ranks are interrupted, and a rank that fails takes the others down by signals: who writes first speaks.
     speaks = directory is None or directory.note_end(text)
     if speaks:
-        say(f"dpmpi: {text}", sys.stderr)
+        shout(f"dpmpi: {text}", sys.stderr)
         if isinstance(error, KeyboardInterrupt) and "OMPI_COMM_WORLD_RANK" in os.environ:
             _tell_terminal(f"dpmpi: {text}")
     if decided.way is Way.ALONE:
@@ -203,6 +211,40 @@ def end_run(
     return decided.code
 
 
+def raise_where_known(
+    world: World,
+    error: BaseException,
+    place: Place,
+    directory: RunDirectory | None = None,
+    names: Sequence[int] | None = None,
+) -> int:
+    """Raise the error where all ranks do, or this process is all of them; else end the run as `end_run` does.
+
+    For callers from Python: they can catch what all ranks know, and nothing else. If they do not, one rank says it.
+    """
+    decided, everybody = ending(error, place), len(world.ranks) == world.size
+    if everybody or (decided.way is Way.RETURN and not isinstance(error, KeyboardInterrupt)):
+        if 0 in world.ranks and directory is not None:
+            known = isinstance(error, Preempted)
+            directory.note_end(str(error) if known else _told(world, error, place, directory, None))
+        if isinstance(error, DpmpiError) and not everybody:
+            error.speaker = 0 in world.ranks
+            if sys.excepthook is sys.__excepthook__:
+                sys.excepthook = _uncaught
+        raise error
+    return end_run(world, error, place, directory, names)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """End a script that did not catch what all ranks raised as the command line ends: the first rank has one line."""
+    if not isinstance(error, DpmpiError) or error.speaker is None or os.environ.get("DPMPI_TRACEBACK"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    if error.speaker:
+        say(f"dpmpi: {error}", sys.stderr)
+    sys.exit(own_exit_code(error.exit_code, error.speaker))  # what a hook raises: Python ends with its code
+
+
 def leave_the_others(error: CutOff, name: int) -> NoReturn:
     """End a rank that is cut off: the run is the others' now, so neither end it nor write to its directory."""
     say(f"dpmpi: rank {name}: {error}", sys.stderr)
@@ -213,12 +255,11 @@ def _told(
     world: World, error: BaseException, place: Place, directory: RunDirectory | None, names: Sequence[int] | None
 ) -> str:
     """Return the line that says which rank failed, when and why, and how to go on."""
-    where = f"rank {world.ranks[0]}" if place.alone else "loopback"
+    rank = world.ranks[0] if place.alone else place.rank
+    where = "loopback" if rank is None else f"rank {rank if names is None else names[rank]}"
     what = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
     if not isinstance(error, DpmpiError | KeyboardInterrupt):
-        what = f"{type(error).__name__}: {error}"
-        if os.environ.get("DPMPI_TRACEBACK"):
-            traceback.print_exception(error)
+        what = _foreign(error, place, directory, 0 if rank is None else rank if names is None else names[rank])
     text = f"{where}, {place.when}: {what}"
     if isinstance(error, NeighbourSilent) and directory is not None and names is not None:
         folder = directory.path / "stall"
@@ -229,6 +270,21 @@ def _told(
     if directory is not None and (directory.path / "checkpoint" / "manifest.json").exists():
         text += f"; go on with --resume {directory.path}"
     return text
+
+
+def _foreign(error: BaseException, place: Place, directory: RunDirectory | None, name: int) -> str:
+    """Return the words for an error that is none of ours: where it was raised, and what it says if that is public.
+
+    It may quote records, and others read the terminal and ended.txt. All of it is in a file for the rank's owner.
+    """
+    if os.environ.get("DPMPI_TRACEBACK"):
+        traceback.print_exception(error)
+    said = one_line(error) if place.public else "failed"
+    what = f"{user_line(error) or last_line(error) or 'unknown line'}: {said}"
+    if directory is None or not place.begun:
+        return what if place.public else f"{what}; DPMPI_TRACEBACK=1 shows more, which may quote records"
+    kept = directory.write_failure(name, "".join(traceback.format_exception(error)))
+    return what if kept is None else f"{what}; more in {kept}, for this rank's owner"
 
 
 def _end_by_launcher(speaks: bool) -> None:
@@ -248,7 +304,8 @@ def _tell_the_others(world: World, error: BaseException) -> None:
         if isinstance(error, PUBLIC) and not isinstance(error, RankLost):  # a loss is not told: all see it
             raise error
         told = str(error) if isinstance(error, RankLost) else "it says why on its own terminal"
-        raise DpmpiError(f"rank {world.ranks[0]} failed ({type(error).__name__}): {told}")
+        line = "" if isinstance(error, DpmpiError) else f" ({user_line(error) or last_line(error)})"
+        raise DpmpiError(f"rank {world.ranks[0]} failed{line}: {told}")
 
     with suppress(DpmpiError):
         fail_together(world.shrink()[0], fail)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpmpi.privacy import accountants
 from dpmpi.privacy.events import ReleaseEvent
+from dpmpi.privacy.filters import filter_epsilon
 from dpmpi.privacy.releases import first_releases, live_epsilon, tally
 from dpmpi.runtime.plan import Plan
 
@@ -17,6 +20,15 @@ MOST_EVENTS = 2000
 """Releases that differ from each other are priced one by one: more of them take too long for a glance."""
 
 Spending = Mapping[Any, int]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What earlier runs have charged to a rank, the Renyi order of its ledger, and its budget for all runs."""
+
+    charged: Spending
+    order: int
+    budget: float | None
 
 
 class LiveEpsilon:
@@ -27,13 +39,21 @@ class LiveEpsilon:
     figure at the end; but never more than the epsilon that the noise was calibrated to.
     """
 
-    def __init__(self, plan: Plan, sigmas: Sequence[float], own: Callable[[], Sequence[Spending]] = lambda: ()) -> None:
-        """Take the noise of all ranks, and what tells the charges of the ranks in this process."""
+    def __init__(
+        self,
+        plan: Plan,
+        sigmas: Sequence[float],
+        own: Callable[[], Sequence[Spending]] = lambda: (),
+        before: Sequence[Before] = (),
+    ) -> None:
+        """Take the noise of all ranks, what tells the charges of the ranks in this process, and what came before."""
         self._plan = plan
         self._own = own
         self._planned = [plan.releases(plan.terms(rank), sigma) for rank, sigma in enumerate(sigmas)]
         cost = [_weight(events) for events in self._planned]
         self._cost = np.array(cost) / np.maximum(plan.active, 1)  # of an active round
+        self._before = before if any(one.charged for one in before) else ()
+        self._cost_before = np.array([_weight(list(one.charged.items())) for one in self._before])
 
     @property
     def budget(self) -> float | None:
@@ -58,6 +78,26 @@ class LiveEpsilon:
         calibrated = config.epsilon is not None and config.calibration == "certified"
         ceilings = [self.budget] if calibrated or config.budget is not None else []
         return min(max(known), *(c for c in ceilings if c is not None), math.inf)
+
+    def with_earlier_runs(self, done: int) -> tuple[float | None, float | None]:
+        """Return what the rank that has spent most in all runs has spent after round `done`, and its budget for them.
+
+        As the summary has it, by the filter: later runs may have been chosen by earlier ones. A rank stops at its
+        budget. None if there were no earlier runs, or if there is no bound.
+        """
+        if not self._before:
+            return None, None
+        active = self._plan.schedule.active_counts(1, done + 1)
+        rank = int(np.argmax(self._cost * active + self._cost_before))
+        one, delta = self._before[rank], self._plan.config.delta
+        made = first_releases(self._planned[rank], self._plan.release_count(rank, int(active[rank])))
+        total = Counter(tally(made)) + Counter(one.charged)
+        if len(total) > MOST_EVENTS:
+            return None, one.budget
+        found, least = (filter_epsilon(spending, delta, one.order) for spending in (total, one.charged))
+        if found is None or one.budget is None or least is None:
+            return found, one.budget
+        return min(found, max(one.budget, least)), one.budget
 
     def _foreseen(self, done: int) -> list[Spending]:
         """Return the releases of the rank that has spent most after round `done`."""

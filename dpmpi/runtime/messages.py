@@ -1,6 +1,6 @@
 """How a run's requests become messages: plain ones, or secret shares of sums, sealed or not.
 
-`PlainMessages` and `SharedSums` say what an exchange costs (hops, bytes), what it needs (secrets, a graph), and make
+`PlainMessages` and `SharedSums` say what an exchange costs (to whom, bytes), what it needs (secrets, a graph), and make
 it for each rank.
 """
 
@@ -8,21 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from dpmpi.core import Audience
 from dpmpi.crypto import SEAL_BYTES
-from dpmpi.crypto.exposure import exposed
+from dpmpi.crypto.mask_graph import Pair, circulant, connectivity, partners, stays_connected
 from dpmpi.crypto.shares import PairwiseMasks
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import TRAILER_BYTES, Exchange, Transport
-from dpmpi.network.exchange.plain import PlainExchange, payload_bytes
-from dpmpi.network.exchange.shares import SharesExchange, capacity, even
+from dpmpi.network.exchange.plain import PlainExchange
+from dpmpi.network.exchange.shares import SharesExchange, capacity
+from dpmpi.network.graph import Graph
 from dpmpi.network.handshake import Secrets, seal
+from dpmpi.network.route import Routes
 from dpmpi.network.schedule import StaticSchedule
+from dpmpi.network.sums import payload_of
 from dpmpi.rng import PrivateStream, rank_key
 
 if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan
+
+Way: TypeAlias = Literal["neighbours", "sum", "partners"]
+"""How an exchange travels: to each neighbour, along the route of sums, or to each rank that shares a mask."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +77,39 @@ class PlainMessages(_Messages):
     hides: ClassVar[bool] = False
     """Whether nobody sees a rank's own vector."""
     mode: ClassVar[str | None] = None
-    hops: ClassVar[int] = 1
 
     def payload_bytes(self, length: int) -> int:
         """Return the bytes of `length` numbers."""
-        return payload_bytes(length, self.wire)
+        return payload_of(length, self.wire)
+
+    def ways(self, audience: Audience) -> tuple[Way, ...]:
+        """Return how what a method says to this audience travels, one after the other."""
+        return ("sum",) if audience == "everyone" else ("neighbours",)
+
+    def pairs(self, graph: Graph) -> tuple[Pair, ...]:
+        """Return which ranks share a mask: none do."""
+        return ()
 
     def check(self, plan: Plan) -> None:
-        """Accept: every method can be served."""
+        """Raise `ConfigError` for a route of sums where there are none."""
+        if plan.config.route != "auto" and "sum" not in plan.method.asks:
+            raise ConfigError(
+                f"--route is for sums over all ranks, which {plan.config.algorithm} does not ask for in plain "
+                "messages: leave it out"
+            )
 
     def exchange(
-        self, transport: Transport, rank: int, secrets: Secrets | None, *, tail: float = 0.0, seed: int | None = None
+        self,
+        transport: Transport,
+        rank: int,
+        secrets: Secrets | None,
+        *,
+        routes: Routes,
+        tail: float = 0.0,
+        seed: int | None = None,
     ) -> Exchange:
         """Return the exchange of a rank."""
-        return PlainExchange(transport, rank, transport.size, self.wire)
+        return PlainExchange(transport, rank, transport.size, self.wire, routes)
 
 
 @dataclass(frozen=True)
@@ -94,6 +120,12 @@ class SharedSums(_Messages):
     """Information-theoretic shares, which travel before their sums do; else masks from pairwise secrets."""
     bits: int = 40
     """Fractional bits."""
+    word: int = 64
+    """Bits of a number."""
+    colluders: int = 1
+    """Ranks from which, together, a summand is hidden; from three at least, where there are as many."""
+    all_pairs: bool = False
+    """Whether all ranks share masks, and not only as many as it takes."""
     name: ClassVar[str] = "shares"
     hides: ClassVar[bool] = True
 
@@ -101,11 +133,6 @@ class SharedSums(_Messages):
     def mode(self) -> str:
         """The kind of shares."""
         return "full" if self.full else "expanded"
-
-    @property
-    def hops(self) -> int:
-        """Messages to each peer for a sum: full shares travel before their sums do."""
-        return 2 if self.full else 1
 
     @property
     def sealed(self) -> bool:
@@ -119,7 +146,22 @@ class SharedSums(_Messages):
 
     def payload_bytes(self, length: int) -> int:
         """Return the bytes of `length` numbers."""
-        return payload_bytes(length)
+        return payload_of(length, f"uint{self.word}")
+
+    def ways(self, audience: Audience) -> tuple[Way, ...]:
+        """Return how what a method says travels, whoever it is for: full shares before their sums."""
+        return ("partners", "sum") if self.full else ("sum",)
+
+    def pairs(self, graph: Graph) -> tuple[Pair, ...]:
+        """Return which ranks share a mask; full shares travel, so that these are neighbours."""
+        k = self.connectivity(graph)
+        return graph.edges if k is None else circulant(graph.size, k)
+
+    def connectivity(self, graph: Graph) -> int | None:
+        """Return the connectivity of the pairs that share masks; None where all neighbours do."""
+        if self.full and not graph.complete:
+            return None
+        return graph.size - 1 if self.all_pairs else connectivity(graph.size, self.colluders)
 
     def check(self, plan: Plan) -> None:
         """Raise `ConfigError` where shares would give away more than the sum of all ranks."""
@@ -129,13 +171,11 @@ class SharedSums(_Messages):
                 f"expected at least 3 ranks for shares, which hide a summand among the others', found {n}: start more, "
                 "or use --seal"
             )
-        if (plan.settings.noise.colluders or 0) > n - 2:
-            raise ConfigError(
-                f"expected --colluders to leave 2 honest ranks of {n}, found {plan.settings.noise.colluders}"
-            )
-        capacity(n, self.bits)
-        if method.asks == ("sum",):
-            return
+        if self.colluders > n - 2:
+            raise ConfigError(f"expected --colluders to leave 2 honest ranks of {n}, found {self.colluders}")
+        capacity(n, self.bits, word=self.word)
+        self._check_bounds(plan)
+        self._check_pairs(schedule.graph)
         if "gather" in method.asks:
             raise ConfigError(
                 f"{algorithm} looks at each neighbour's vector, which shares are to hide: use --exchange plain"
@@ -145,32 +185,53 @@ class SharedSums(_Messages):
                 f"{algorithm} mixes pairs of ranks, and who knows one half of a sum of two knows the other: "
                 "use --exchange plain"
             )
-        graph = schedule.graph
-        if len(graph.edges) < n * (n - 1) // 2:
-            own = "mix" in method.asks
-            groups = [{*graph.neighbours(rank), *([rank] if own else [])} for rank in range(n)]
-            seen = len(exposed(groups, n))
-            what = f"expose the vectors of {seen} of {n} ranks at once" if seen else "add up to more over the rounds"
+        if "mix" in method.asks and plan.config.weights == "laplacian":
+            raise ConfigError("expected equal weights 1/n for shares, found --weights laplacian: leave it out")
+
+    def _check_bounds(self, plan: Plan) -> None:
+        """Raise `ConfigError` if summands that are no releases, and have no known bound, would go into short words."""
+        exchanged = sum(part.count for part in plan.method.exchanges(plan.terms(0)))
+        if self.word < 64 and exchanged > plan.release_count(0):
             raise ConfigError(
-                f"shares are for sums over all ranks; sums over the neighbourhoods of {graph.name} would {what}: "
-                "use --graph complete, or --exchange plain"
+                f"expected nothing but releases in words of {self.word} bits, found that {plan.config.algorithm} adds "
+                f"up {exchanged} vectors for {plan.release_count(0)} releases, the others without a known bound: use "
+                "--share-words 64"
             )
-        if "mix" in method.asks and not even(schedule.neighbourhood(0)):
+
+    def _check_pairs(self, graph: Graph) -> None:
+        """Raise `ConfigError` if the pairs that share masks do not hide a summand from the colluders."""
+        if not self.full or graph.complete:
+            return
+        if self.all_pairs:
             raise ConfigError(
-                f"expected equal weights 1/n for shares, found --weights {plan.config.weights}: use metropolis"
+                f"expected --graph complete for full shares to all ranks, found {graph.name}: leave out --masks all, "
+                "or use --share-mode expanded"
+            )
+        if not stays_connected(graph.size, graph.edges, self.colluders):
+            raise ConfigError(
+                f"expected a graph that stays connected without any {self.colluders} ranks for full shares, which go "
+                f"along its edges, found {graph.name}: those ranks would learn the sum of each part; use --share-mode "
+                "expanded, another --graph or fewer --colluders"
             )
 
     def exchange(
-        self, transport: Transport, rank: int, secrets: Secrets | None, *, tail: float = 0.0, seed: int | None = None
+        self,
+        transport: Transport,
+        rank: int,
+        secrets: Secrets | None,
+        *,
+        routes: Routes,
+        tail: float = 0.0,
+        seed: int | None = None,
     ) -> Exchange:
         """Return the exchange of a rank; `tail` bounds the noise inside a sum, `seed` makes full shares repeatable."""
         if secrets is None:
             raise ConfigError("expected secrets to share with, found none: agree on them first")
-        masks, n = None, transport.size
+        others = partners(self.pairs(routes.graph), rank)
+        hide: Any = (PrivateStream(rank_key(seed, rank), "shares"), others)
         if not self.full:
-            masks = PairwiseMasks(rank, n, {peer: pair.masks for peer, pair in secrets.keys[rank].items()})
-        stream = PrivateStream(rank_key(seed, rank), "shares")
-        return SharesExchange(transport, rank, n, bits=self.bits, stream=stream, masks=masks, noise_tail=tail)
+            hide = PairwiseMasks(rank, {peer: secrets.keys[rank][peer].masks for peer in others})
+        return SharesExchange(transport, rank, routes, bits=self.bits, hide=hide, noise_tail=tail, word=self.word)
 
 
 Messages: TypeAlias = PlainMessages | SharedSums

@@ -1,19 +1,32 @@
 """Where the noise of a run is, and what that means: its mechanism, its price, and the room that it needs.
 
 `LocalNoise` covers each rank's own value. `SumNoise` is inside a sum that nobody sees the summands of: every rank adds
-its part, and only the sum is covered.
+its part, and only the sum is covered. `PairNoise` covers each rank's own value by more than what is left of it in the
+mean: neighbours add and take off the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from dpmpi.core import Mechanism
 from dpmpi.errors import ConfigError
 from dpmpi.network.exchange.shares import capacity
-from dpmpi.privacy.mechanisms import Pricing, SumMechanism, make_mechanism, pricing, sum_pricing
+from dpmpi.network.graph import Graph
+from dpmpi.privacy.events import ReadRows
+from dpmpi.privacy.mechanisms import (
+    NoiseMechanism,
+    Pricing,
+    SumMechanism,
+    make_mechanism,
+    part_steps,
+    pricing,
+    sum_pricing,
+)
+from dpmpi.privacy.pair_noise import LARGEST_DEGREE, Gain, PairMechanism, pair_pricing, pair_streams, worst_gain
 
 if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan
@@ -28,27 +41,61 @@ class LocalNoise:
 
     kind: str
     """gaussian, laplace or spherical-laplace"""
+    records: int = 1
+    """The most records of one person, whom the noise is to cover."""
+    rows: ReadRows = "all"
+    """The part of a shard that releases under this noise read."""
+    l1_ratio: float | None = None
+    """How far a record moves a released vector in L1, over L2, if more is known than its length says."""
     place: ClassVar[str] = "local"
     colluders: ClassVar[int | None] = None
 
     def price(self, sigma: float, width: int) -> Pricing:
         """Return how releases under noise of standard deviation `sigma` are written down."""
-        return pricing(self.kind, sigma, width)
+        price = replace(pricing(self.kind, sigma, width), records=self.records, rows=self.rows)
+        if self.l1_ratio is None or price.kind != "laplace":
+            return price
+        return replace(price, ratio=self.l1_ratio, coordinates=int(self.l1_ratio**2 * (1 + 2.0**-50)))
 
-    def mechanism(self, sigma: float, key: bytes, width: int, ranks: int) -> Mechanism:
-        """Return the mechanism of one of `ranks` ranks."""
-        return make_mechanism(self.kind if sigma else "none", sigma, key, width)
+    def mechanism(self, sigma: float, key: bytes, width: int, ranks: int, stream: str = "noise") -> Mechanism:
+        """Return the mechanism of one of `ranks` ranks, which draws from this stream of its key."""
+        kind, price = self.kind if sigma else "none", self.price(sigma, width)
+        return make_mechanism(kind, sigma, key, width, price=price, stream=stream)
+
+    def of_sum(self, sigmas: Sequence[float]) -> float:
+        """Return the standard deviation of the sum's noise if the ranks have these: they are independent."""
+        return math.hypot(*sigmas)
+
+    def deviation(self, sigma: float, ranks: int) -> float:
+        """Return the standard deviation of what one rank adds to each coordinate: its own noise."""
+        return sigma
 
     def common(self, levels: Sequence[float]) -> list[float]:
         """Return the noise that each rank uses if these are the levels that they need: its own."""
         return list(levels)
 
-    def tail(self, sigma: float, ranks: int) -> float:
+    def tail(self, plan: Plan, sigma: float) -> float:
         """Return the bound of the noise inside a sum: there is none."""
         return 0.0
 
     def check_room(self, plan: Plan, sigma: float) -> None:
         """Accept: noise that is no summand needs no room in a sum."""
+
+    def on(self, graph: Graph) -> Self:
+        """Return the noise on this graph: the same on all."""
+        return self
+
+    def mean_deviation(self, levels: Sequence[float]) -> float:
+        """Return the deviation of the mean over the ranks, if these are the levels that they need."""
+        return math.hypot(*levels) / len(levels)
+
+    def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
+        """Return the mechanism as it is: a rank draws its noise alone."""
+        return mechanism
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return what is to be known of noise between neighbours, JSON-ready: there is none."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -58,43 +105,182 @@ class SumNoise:
     colluders: int
     bits: int
     """Fractional bits of the sum."""
+    word: int = 64
+    """Bits of its words."""
+    records: int = 1
+    """The most records of one person, whom the noise is to cover."""
+    rows: ReadRows = "all"
+    """The part of a shard that releases under this noise read."""
     place: ClassVar[str] = "sum"
     kind: ClassVar[str] = "discrete-gaussian"
 
     def price(self, sigma: float, width: int) -> Pricing:
         """Return how releases under noise of standard deviation `sigma` are written down."""
-        return sum_pricing(sigma, self.bits, width)
+        return replace(sum_pricing(sigma, self.bits, width), records=self.records, rows=self.rows)
 
-    def mechanism(self, sigma: float, key: bytes, width: int, ranks: int) -> Mechanism:
-        """Return the mechanism of one of `ranks` ranks: its part of the noise."""
+    def mechanism(self, sigma: float, key: bytes, width: int, ranks: int, stream: str = "noise") -> Mechanism:
+        """Return the mechanism of one of `ranks` ranks, its part of the noise, from this stream of its key."""
         if not sigma:
             return make_mechanism("none", 0.0, key, width)
-        return SumMechanism(sigma, ranks - self.colluders, self.bits, key, width)
+        price = self.price(sigma, width)
+        return SumMechanism(sigma, ranks - self.colluders, self.bits, key, width, price=price, stream=stream)
+
+    def of_sum(self, sigmas: Sequence[float]) -> float:
+        """Return the standard deviation of the sum's noise: more than `sigma`, as colluders add their parts too."""
+        return max(sigmas) * math.sqrt(len(sigmas) / (len(sigmas) - self.colluders))
+
+    def deviation(self, sigma: float, ranks: int) -> float:
+        """Return the standard deviation of what one rank adds to each coordinate: its part."""
+        return sigma / math.sqrt(ranks - self.colluders)
 
     def common(self, levels: Sequence[float]) -> list[float]:
         """Return the noise that each rank uses if these are the levels that they need: one sum, one noise."""
         return [max(levels)] * len(levels)
 
-    def tail(self, sigma: float, ranks: int) -> float:
-        """Return the bound of the noise of all ranks inside a sum."""
-        return TAIL_DEVIATIONS * sigma * ranks
+    def on(self, graph: Graph) -> Self:
+        """Return the noise on this graph: the same on all."""
+        return self
+
+    def mean_deviation(self, levels: Sequence[float]) -> float:
+        """Return the deviation of the mean over the ranks, if these are the levels that they need."""
+        n = len(levels)
+        return max(levels) * math.sqrt(n / max(1, n - self.colluders)) / n
+
+    def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
+        """Return the mechanism as it is: a rank draws its part alone."""
+        return mechanism
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return what is to be known of noise between neighbours, JSON-ready: there is none."""
+        return None
+
+    def tail(self, plan: Plan, sigma: float) -> float:
+        """Return the bound of the noise of all ranks inside a sum, in any round or evaluation.
+
+        The sum of n parts of variance sigma^2/(n - c) has the deviation sigma sqrt(n/(n - c)), and tails no heavier
+        than a Gaussian's, like each of its parts (Canonne, Kamath, Steinke 2020).
+        """
+        n = plan.ranks
+        return TAIL_DEVIATIONS * sigma * max(1.0, plan.noise_scales[1]) * math.sqrt(n / (n - self.colluders))
 
     def check_room(self, plan: Plan, sigma: float) -> None:
-        """Raise `ConfigError` if a vector under this noise could be too long for the sum.
+        """Raise `ConfigError` if a vector under this noise could be too long for the sum, or noise of some round unfit.
 
         Refused when it is, it would tell something about the records without noise.
         """
         n = plan.ranks
-        drawn = [plan.terms(rank).sampling for rank in range(n)]
-        most = max(
-            s.records / s.expected if s.kind == "poisson" else 1.0 for s in drawn
-        )  # a batch may hold all records
-        longest, room = plan.lipschitz * max(plan.weights) * most, capacity(n, self.bits, self.tail(sigma, n))
+        for scale in plan.noise_scales if sigma else ():
+            part_steps(sigma * scale, n - self.colluders, self.bits)
+        longest = max(map(plan.longest_release, range(n)))
+        room = capacity(n, self.bits, self.tail(plan, sigma), self.word)
         if longest >= room:
             raise ConfigError(
-                f"expected gradients below {room:.3g} in a shared sum, found that they may reach {longest:.3g}: use "
-                "fewer --share-bits, a smaller --lipschitz or a larger --batch"
+                f"expected gradients below {max(room, 0.0):.3g} in a shared sum of {n} ranks with {self.bits} "
+                f"fractional bits in words of {self.word}, found that they may reach {longest:.3g}: use fewer "
+                f"--share-bits, a smaller --lipschitz or a larger --batch"
+                f"{', or --share-words 64' if self.word < 64 else ''}"
             )
 
 
-Noise: TypeAlias = LocalNoise | SumNoise
+@dataclass(frozen=True)
+class Pairs:
+    """A rank among its neighbours, and the secrets that it has with them."""
+
+    rank: int
+    neighbours: tuple[int, ...]
+    secrets: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class PairNoise:
+    """Gaussian noise on each rank's value, of which neighbours' parts cancel; `colluders` tell theirs to everybody.
+
+    Its sigma is what a rank hides behind, `gain` times the deviation of its own noise (`privacy/pair_noise.py`).
+    """
+
+    kappa: float
+    """The deviation of a pair's noise over that of a rank's own."""
+    colluders: int
+    gain: Gain | None = None
+    """None until the graph is known."""
+    records: int = 1
+    """The most records of one person, whom the noise is to cover."""
+    rows: ReadRows = "all"
+    """The part of a shard that releases under this noise read."""
+    place: ClassVar[str] = "pairs"
+    kind: ClassVar[str] = "gaussian"
+
+    def on(self, graph: Graph) -> Self:
+        """Return the noise on this graph."""
+        n, edges = graph.size, tuple((int(i), int(j)) for i, j in graph.edges)
+        if self.colluders > n - 2:
+            raise ConfigError(f"expected --colluders to leave 2 honest ranks of {n}, found {self.colluders}")
+        if max(graph.degrees, default=0) > LARGEST_DEGREE:
+            raise ConfigError(f"expected at most {LARGEST_DEGREE} neighbours for --noise-in pairs, found more")
+        return replace(self, gain=worst_gain(edges, n, self.kappa, self.colluders))
+
+    @property
+    def known_gain(self) -> float:
+        """The gain; raise `ConfigError` while the graph is not known."""
+        if self.gain is None:
+            raise ConfigError("expected a graph for noise between neighbours, found none yet: make a plan first")
+        return self.gain.value
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return what is to be known of noise between neighbours, JSON-ready."""
+        if self.gain is None:
+            return None
+        search = "every set" if self.gain.exact else "a bound by the least degree"
+        return {"kappa": self.kappa, "colluders": self.colluders, "gain": self.gain.value, "search": search}
+
+    def price(self, sigma: float, width: int) -> Pricing:
+        """Return how releases behind noise of standard deviation `sigma` are written down."""
+        found = pair_pricing(sigma, sigma / self.known_gain, width) if sigma else pricing("none", 0.0, width)
+        return replace(found, records=self.records, rows=self.rows)
+
+    def mechanism(self, sigma: float, key: bytes, width: int, ranks: int, stream: str = "noise") -> Mechanism:
+        """Return a rank's own noise, without its neighbours': for laboratories that have no neighbours."""
+        kind, price = "gaussian" if sigma else "none", replace(pricing("gaussian", sigma, width), records=self.records)
+        own = make_mechanism(kind, sigma, key, width, price=replace(price, rows=self.rows), stream=stream)
+        return self.paired(own, key, None)
+
+    def of_sum(self, sigmas: Sequence[float]) -> float:
+        """Return the standard deviation of the sum's noise: that of the ranks' own, as the rest cancels."""
+        return math.hypot(*(sigma / self.known_gain for sigma in sigmas))
+
+    def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
+        """Return the mechanism with the noise that a rank shares with its neighbours; all of it if it has none."""
+        if not mechanism.sigma or seat is None:
+            return mechanism
+        assert isinstance(mechanism, NoiseMechanism)  # noqa: S101 - there is noise
+        streams, width = pair_streams(seat.rank, seat.neighbours, seat.secrets), mechanism.noise.dimension
+        found = PairMechanism(mechanism.sigma, self.known_gain, self.kappa, key, width, streams)
+        found.price = self.price(mechanism.sigma, width)
+        return found
+
+    def deviation(self, sigma: float, ranks: int) -> float:
+        """Return the standard deviation of what is left of one rank's noise where its neighbours' is taken off."""
+        return sigma / self.known_gain
+
+    def common(self, levels: Sequence[float]) -> list[float]:
+        """Return the noise that each rank uses if these are the levels that they need: neighbours have the same."""
+        return [max(levels)] * len(levels)
+
+    def mean_deviation(self, levels: Sequence[float]) -> float:
+        """Return the deviation of the mean over the ranks, if these are the levels that they need."""
+        return max(levels) / (self.known_gain * math.sqrt(len(levels)))
+
+    def tail(self, plan: Plan, sigma: float) -> float:
+        """Return the bound of the noise inside a sum: there is none."""
+        return 0.0
+
+    def check_room(self, plan: Plan, sigma: float) -> None:
+        """Raise `ConfigError` for a method whose noise is not on a value that all ranks release at the same time."""
+        for rank in range(plan.ranks):
+            if any(release.inside or release.extra for release in plan.method.releases(plan.terms(rank))):
+                raise ConfigError("expected noise on values for --noise-in pairs, found noise inside an objective")
+        if len({plan.release_count(rank) for rank in range(plan.ranks)}) > 1:
+            raise ConfigError("expected as many releases of all ranks for --noise-in pairs, found different numbers")
+
+
+Noise: TypeAlias = LocalNoise | SumNoise | PairNoise

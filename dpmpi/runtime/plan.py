@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from dpmpi.core import Array, Audience, Mechanism, Method, Terms
+from dpmpi.core import Array, Exchanges, Mechanism, Method, Terms
 from dpmpi.errors import ConfigError
+from dpmpi.network.route import Routes
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule
 from dpmpi.privacy import calibration, theorems
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import cache_file, later_releases, tally
+from dpmpi.privacy.spending import charged_to
 from dpmpi.privacy.theorems import Claim
 from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem
-from dpmpi.problem.rows import Rows
+from dpmpi.problem.rows import Positions, Rows
 from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import Config
+from dpmpi.runtime.config import AUTO, Config
 from dpmpi.runtime.derived import FARTHEST_MOMENTUM, derivation, derive, flow_time, noise_rate, weights
+from dpmpi.runtime.held_out import HeldOut, evaluation_noise
+from dpmpi.runtime.messages import Way
+from dpmpi.runtime.noise import Pairs
+from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.verdict import Figures, Verdict, verdict
 
@@ -34,6 +41,8 @@ class Plan:
     active: tuple[int, ...]
     """In how many rounds each rank is active."""
     dimension: int
+    held_out: HeldOut | None = None
+    """The private evaluations; None if there are none."""
 
     @property
     def config(self) -> Config:
@@ -65,6 +74,16 @@ class Plan:
         """The norm bound L of one record's gradient."""
         return self.settings.lipschitz(self.dimension)
 
+    @cached_property
+    def routes(self) -> Routes:
+        """The routes of sums over all ranks."""
+        return Routes(self.schedule.graph, self.config.route)
+
+    @cached_property
+    def partners(self) -> Counter[int]:
+        """With how many others each rank shares a mask."""
+        return Counter(rank for pair in self.settings.messages.pairs(self.schedule.graph) for rank in pair)
+
     @property
     def width(self) -> int:
         """The length of a released vector."""
@@ -79,13 +98,14 @@ class Plan:
         """Return the public facts about a rank; `active_rounds` replaces what the schedule says."""
         settings, penalty = self.settings, self.settings.penalty
         smoothness, floor = settings.curvature
-        static, degrees = isinstance(self.schedule, StaticSchedule), self.schedule.graph.degrees
+        static = isinstance(self.schedule, StaticSchedule)
+        degrees = self.schedule.degrees if isinstance(self.schedule, StaticSchedule) else (0,) * self.ranks
         return Terms(
             rounds=self.rounds,
             active_rounds=self.active[rank] if active_rounds is None else active_rounds,
             size=self.ranks,
-            degree=degrees[rank] if static else 0,
-            max_degree=max(degrees) if static else 0,
+            degree=degrees[rank],
+            max_degree=max(degrees),
             dimension=self.dimension,
             lipschitz=self.lipschitz,
             sampling=settings.drawn.sampling(self.records[rank]),
@@ -97,32 +117,43 @@ class Plan:
             mixing=self.schedule.beta() if static and self.method.accelerates() else 1.0,
             weight=self.weights[rank],
             largest_weight=max(self.weights),
+            scores=settings.scores,
+            integrable=settings.integrable,
         )
 
     def derivation(self) -> str | None:
         """Return what was derived of the settings, in words; None if everything was given."""
-        return derivation(self.settings, self.method.counts(self.terms(0)))
+        kinds = dict.fromkeys(self.terms(rank) for rank in range(self.ranks))
+        found, typed = derivation(self.settings, [self.method.counts(terms) for terms in kinds]), self.settings.typed
+        told = typed is not None and typed.weigh == AUTO and self.config.weigh == "precision"
+        if not told or max(self.weights) < 1.1 * min(self.weights):  # who is alike counts alike, or nearly
+            return found
+        return ", ".join(filter(None, (found, "weights by precision")))
 
-    def verdict(self) -> Verdict | None:
-        """Return what to expect of the run; None without noise or classes."""
+    def verdict(self, fits: float = 1.0) -> Verdict | None:
+        """Return what to expect if this part of the releases fits the budgets; None without noise or labels."""
         config, L = self.config, self.lipschitz
         nu = noise_rate(self.settings, self.records, L)
-        if not nu or not self.settings.classifies:
+        if not nu or self.settings.loss is None:
             return None
+        numbers = not self.settings.classifies
         flows = [self.method.flow(self.terms(rank)) for rank in range(self.ranks)]
         return verdict(
             Figures(
                 ranks=self.ranks,
                 records=sum(self.records),
                 smallest=min(self.records),
-                dimension=self.dimension,
+                dimension=self.dimension // self.settings.scores,
                 clip=L,
                 nu=nu,
-                share=config.smaller_class,
+                share=None if numbers else config.smaller_class,
+                classes=max(2, self.settings.scores),
+                numbers=numbers,
                 flow=max((flow for flow in flows if flow is not None), default=None),
-                advised=min(flow_time(config.loss, L, nu, self.dimension), FARTHEST_MOMENTUM),
+                advised=min(flow_time(self.settings, nu, self.dimension), FARTHEST_MOMENTUM),
                 epsilon=config.epsilon,
                 delta=config.delta or 1e-5,
+                fits=fits,
             )
         )
 
@@ -130,8 +161,11 @@ class Plan:
         """Raise `ConfigError` for what the records, the method or the way to speak do not allow."""
         for count in self.records:
             self.settings.drawn.check(count)
-        for terms in {self.terms(rank) for rank in range(self.ranks)}:
-            self.method.check(terms)
+        with blamed():
+            for terms in {self.terms(rank) for rank in range(self.ranks)}:
+                self.method.check(terms)
+                list(self.method.releases(terms))
+                self.method.exchanges(terms)
         self.settings.messages.check(self)
 
     def releases(self, terms: Terms, sigma: float) -> list[tuple[ReleaseEvent, int]]:
@@ -143,21 +177,47 @@ class Plan:
             if r.count
         ]
 
+    @cached_property
+    def noise_scales(self) -> tuple[float, float]:
+        """The least and the largest noise of a release of any rank, relative to the run's."""
+        kinds = {self.terms(rank) for rank in range(self.ranks)}
+        scales = [r.scale for terms in kinds for r in self.method.releases(terms) if r.count] or [1.0]
+        return min(scales), max(scales)
+
+    def longest_release(self, rank: int) -> float:
+        """Return the norm bound of what a rank releases, before its noise: a gradient, or its step times it.
+
+        A record moves the mean over b records by 2 L/b at most; it is L at most, or q/b times that in a batch that may
+        hold all q records.
+        """
+        terms = self.terms(rank)
+        drawn = terms.sampling
+        most = drawn.records if drawn.kind == "poisson" else drawn.expected
+        moved = max((release.sensitivity for release in self.method.releases(terms)), default=0.0)
+        return most * max(moved, terms.gradient_sensitivity) / 2.0
+
     def release_count(self, rank: int, active_rounds: int | None = None) -> int:
         """Return how many releases a rank makes."""
         return sum(release.count for release in self.method.releases(self.terms(rank, active_rounds)))
 
-    def problem(self, rank: int, rows: Rows, labels: Array, key: bytes) -> LocalProblem | MeanProblem:
-        """Return the problem of a rank with this key."""
-        return self.settings.problem(rows, labels, PrivateStream(key, "batch"), self.weights[rank])
+    def problem(
+        self, rank: int, rows: Rows, labels: Array, key: bytes, persons: Positions | None = None
+    ) -> LocalProblem | MeanProblem:
+        """Return the problem of a rank with this key; `persons` says whose each record is."""
+        return self.settings.problem(rows, labels, PrivateStream(key, "batch"), self.weights[rank], persons)
 
-    def mechanism(self, sigma: float, key: bytes) -> Mechanism:
+    def mechanism(self, sigma: float, key: bytes, seat: Pairs | None = None) -> Mechanism:
         """Return the mechanism of a rank with this key, whose noise has the standard deviation `sigma`."""
-        return self.settings.noise.mechanism(sigma, key, self.width, self.ranks)
+        noise = self.settings.noise
+        return noise.paired(noise.mechanism(sigma, key, self.width, self.ranks), key, seat)
 
     def claim(self) -> Claim:
-        """Return the facts that a theorem speaks of, for the rank with the fewest records."""
-        config, rank = self.config, min(range(len(self.records)), key=self.records.__getitem__)
+        """Return the facts that a theorem speaks of, for the rank whose records weigh most: the fewest, if they tie."""
+        config, heaviest = (
+            self.config,
+            [float(f"{w / q:.12g}") for w, q in zip(self.weights, self.records, strict=True)],
+        )
+        rank = max(range(self.ranks), key=lambda i: (heaviest[i], -self.records[i]))
         planned = list(self.method.releases(self.terms(rank)))
         L = self.lipschitz * self.weights[rank]
         return Claim(planned, L, self.rounds, self.records[rank], self.share, config.delta)
@@ -168,34 +228,52 @@ class Plan:
 
     def messages(self, rank: int, active_rounds: int | None = None) -> int:
         """Return how many messages a rank sends at most."""
-        return round(count_sent(self.sent(rank, active_rounds), self._peers(rank))[0])
+        return count_sent(self.sent(rank, active_rounds), self._one_exchange(rank))[0]
 
     def payload_bytes(self, rank: int) -> int:
         """Return how many bytes of numbers a rank sends at most."""
-        return round(count_sent(self.sent(rank), self._peers(rank))[1])
+        return count_sent(self.sent(rank), self._one_exchange(rank))[1]
 
     def bytes(self) -> int:
         """Return how many bytes all ranks send at most, trailers and seals included."""
         overhead = self.settings.messages.overhead
         return sum(self.payload_bytes(rank) + overhead * self.messages(rank) for rank in range(self.ranks))
 
-    def sent(self, rank: int, active_rounds: int | None = None) -> list[tuple[Audience, int, int]]:
-        """Return the most messages of a rank: to whom, bytes of numbers in each, and how many times."""
-        messages, parts = self.settings.messages, self.method.exchanges(self.terms(rank, active_rounds))
-        return [(part.audience, messages.payload_bytes(part.length), messages.hops * part.count) for part in parts]
+    def sent(self, rank: int, active_rounds: int | None = None) -> list[tuple[Way, int, int]]:
+        """Return the most exchanges of a rank: which way, bytes of numbers in a vector, and how many times."""
+        messages, parts = self.settings.messages, list(self.method.exchanges(self.terms(rank, active_rounds)))
+        if self.held_out is not None:
+            parts.append(Exchanges("everyone", self.held_out.width, self.held_out.count()))
+        return [
+            (way, messages.payload_bytes(part.length), part.count)
+            for part in parts
+            for way in messages.ways(part.audience)
+        ]
 
-    def _peers(self, rank: int) -> dict[str, int]:
+    def _one_exchange(self, rank: int) -> Callable[[str, int], tuple[int, int]]:
+        """Return what tells the messages and bytes of numbers that a rank sends for one vector."""
         near = self.terms(rank).degree if isinstance(self.schedule, StaticSchedule) else 1
-        return {"everyone": self.ranks - 1, "neighbours": near}
+        some = self.partners[rank]
+
+        def count(way: str, size: int) -> tuple[int, int]:
+            if way == "sum":
+                found = self.routes.sent(rank, size)
+                return found.messages, found.payload
+            peers = some if way == "partners" else near
+            return peers, peers * size
+
+        return count
 
 
-def count_sent(sent: Iterable[tuple[str, int, float]], pairs: Mapping[str, float]) -> tuple[float, float]:
-    """Return the messages and bytes of what is sent: to whom, bytes in a message, and how many times.
+def count_sent(
+    sent: Iterable[tuple[str, int, float]], one_exchange: Callable[[str, int], tuple[float, float]]
+) -> tuple[int, int]:
+    """Return the messages and bytes of what is sent: which way, bytes in a vector, and how many times.
 
-    `pairs` says how many pairs of a sender and a receiver each audience makes: one rank's, or those of all.
+    `one_exchange` tells the messages and bytes of one vector: one rank's, or those of all.
     """
-    each = [(times * pairs[audience], size) for audience, size, times in sent]
-    return sum(messages for messages, _ in each), sum(messages * size for messages, size in each)
+    each = [(times, *one_exchange(way, size)) for way, size, times in sent]
+    return round(sum(k * messages for k, messages, _ in each)), round(sum(k * size for k, _, size in each))
 
 
 def make_plan(
@@ -206,23 +284,49 @@ def make_plan(
     *,
     done: Sequence[int] = (),
     since: int = 0,
+    held_out: Sequence[int] = (),
 ) -> Plan:
     """Return the plan of a run, with `auto` derived; `dimension` is the length of the model.
 
-    A run that goes on after round `since` has seen the ranks active in `done` rounds each.
+    A run that goes on after round `since` has seen the ranks active in `done` rounds each. Of each rank's rows
+    `held_out` are for private evaluations, if the settings ask for any.
     """
-    settings = derive(settings, records, dimension, schedule.share)
+    most = max(schedule.graph.degrees) if isinstance(schedule, StaticSchedule) else 0
+    settings = dataclasses.replace(settings, noise=settings.noise.on(schedule.graph))
+    with blamed():
+        settings = derive(settings, records, dimension, schedule.share, most)
+    apart = None
+    if settings.evaluating.kind == "private" and any(held_out):
+        settings = dataclasses.replace(settings, noise=dataclasses.replace(settings.noise, rows="training"))
+        statistics = settings.statistics
+        after = tuple(settings.evaluating.rounds(settings.rounds))
+        noise = evaluation_noise(settings.noise, statistics, settings.config.delta)
+        apart = HeldOut(statistics, noise, tuple(held_out), after)
+    elif settings.evaluating.kind == "private" and settings.evaluating.given and held_out:
+        raise ConfigError("expected held-out rows for --evaluate private, found none: use a larger --test-fraction")
     config = settings.config
     active = schedule.active_counts(since + 1, settings.rounds + 1).tolist()
     if done:
         active = [before + after for before, after in zip(done, active, strict=True)]
     full = settings if settings.batch is not None else settings.with_batch(Batch("full"))
-    found = Plan(full, schedule, tuple(records), tuple(active), dimension)
+    found = Plan(full, schedule, tuple(records), tuple(active), dimension, apart)
     if settings.batch is not None or config.epsilon is None:
         return found
     q, busiest = min(records), max(range(len(active)), key=active.__getitem__)
     b = calibration.auto_batch(q, found.release_count(busiest), config.epsilon, config.delta)
-    return found if b >= q else dataclasses.replace(found, settings=settings.with_batch(Batch("poisson", b)))
+    sampled = dataclasses.replace(found, settings=settings.with_batch(Batch("poisson", b)))
+    return found if b >= q or (_refused(sampled) and not _refused(found)) else sampled
+
+
+def _refused(plan: Plan) -> bool:
+    """Return whether the method cannot work with the terms: some need all records in every round."""
+    try:
+        for terms in {plan.terms(rank) for rank in range(plan.ranks)}:
+            with blamed():
+                plan.method.check(terms)
+    except ConfigError:
+        return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -262,14 +366,15 @@ def noise_levels(plan: Plan, spent: Sequence[Spent] = (), *, cached: bool = True
         )
 
     def level_after(terms: Terms, before: Spent) -> float:
-        if not before.charged or not later_releases(plan.releases(terms, 1.0), before.made):
+        charged = charged_to(before.charged, "training")
+        if not charged or not later_releases(plan.releases(terms, 1.0), before.made):
             return level(terms)
 
         def left(sigma: float) -> Mapping[ReleaseEvent, int]:
             return tally(later_releases(plan.releases(terms, sigma), before.made))
 
         try:
-            return calibration.calibrate(left, epsilon, config.delta, cache=cache_, spent=before.charged)
+            return calibration.calibrate(left, epsilon, config.delta, cache=cache_, spent=charged)
         except (ConfigError, ArithmeticError, ValueError):  # what is charged leaves too little: the summary says so
             return level(terms)
 

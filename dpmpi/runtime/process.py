@@ -1,4 +1,7 @@
-"""One process's part of a run, from the command line to its exit code, over all the starts that failures make of it."""
+"""One process's part of a run, from its settings to its exit code, over all the starts that failures make of it.
+
+The command line comes here by `train`, a Python program by `begin` and `carry_out` (`dpmpi/api`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,17 +29,42 @@ from dpmpi.runtime.failure import Place, end_run, leave_the_others, refuse_unsta
 from dpmpi.runtime.flags import flags_of, from_values
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.output.progress import Listener
 from dpmpi.runtime.recovery.resume import regroup, resume
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.signals import Signals
 from dpmpi.runtime.trainer import Trainer
 
-_NAME = re.compile(r"[a-z0-9-]{1,60}-\d{8}-\d{6}")
+_NAME = re.compile(r"[a-z0-9-]{1,60}-\d{8}-\d{6}(-\d{1,9})?")
 
 Wrap: TypeAlias = Callable[[World], World]
 """Puts a transport around the one that a run opens."""
 Attend: TypeAlias = Callable[[Job], None]
 """Sees a job before it trains."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What whoever starts a run adds to it."""
+
+    attend: Attend | None = None
+    listen: Listener | None = None
+    bar: bool = False
+    end: Callable[..., int] = end_run
+    """What is done when the run fails, see `end_run`."""
+
+
+COMMAND_LINE = Caller()
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that all ranks have agreed to begin, or to go on with."""
+
+    settings: Settings
+    past: Past
+    meeting: Meeting
+    directory: RunDirectory
 
 
 def train(argv: Sequence[str], signals: Signals, wrap: Wrap | None = None, attend: Attend | None = None) -> int:
@@ -53,21 +82,34 @@ def train(argv: Sequence[str], signals: Signals, wrap: Wrap | None = None, atten
     except DpmpiError as error:
         return refuse_unstarted(error, rank)
     world = world if wrap is None else wrap(world)
+    caller = Caller(attend)
     try:
         signals.end_runs()
-        if path is None:
-            settings, past = Settings.of(config), Past.none(world.size)
-            meeting = meet(world, claim_of(settings, past), settings.messages.keys)
-            directory = name_directory(config, meeting.control)
-        else:
-            settings, past, meeting = resume(world, Path(path), given)
-            directory = RunDirectory(Path(path))
+        ready = begin(world, config) if path is None else go_on(world, Path(path), given)
     except BaseException as error:
-        return end_run(world, error, _place(world, "while starting"))
-    if not settings.checkpoints.never:
+        return end_run(world, error, place_of(world, "while starting"))
+    if not ready.settings.checkpoints.never:
         signals.stop_runs()
+    return carry_out(world, ready, signals, caller)
+
+
+def begin(world: World, config: Config) -> Start:
+    """Let the ranks meet, and agree on these settings and a run directory."""
+    settings, past = Settings.of(config), Past.none(world.size)
+    meeting = meet(world, claim_of(settings, past), settings.messages.keys)
+    return Start(settings, past, meeting, name_directory(config, meeting.control))
+
+
+def go_on(world: World, path: Path, given: dict[str, Any]) -> Start:
+    """Let the ranks of a run that was interrupted meet, see `resume`."""
+    return Start(*resume(world, path, given), RunDirectory(path))
+
+
+def carry_out(world: World, start: Start, signals: Signals, caller: Caller = COMMAND_LINE) -> int:
+    """Run to the end, over the deaths of ranks; return the exit code."""
+    settings, past, meeting, directory = start.settings, start.past, start.meeting, start.directory
     while True:
-        again = run_once(settings, world, meeting, directory, past, signals, attend)
+        again = run_once(settings, world, meeting, directory, past, signals, caller)
         if isinstance(again, int):
             return again
         settings, world, meeting, past = again
@@ -80,7 +122,7 @@ def run_once(
     directory: RunDirectory,
     past: Past,
     signals: Signals,
-    attend: Attend | None = None,
+    caller: Caller = COMMAND_LINE,
 ) -> int | tuple[Settings, World, Meeting, Past]:
     """Run a job to its end and return the exit code; or return how, with whom and from where to go on after a death.
 
@@ -100,11 +142,11 @@ def run_once(
         try:
             job = assemble(settings, world, directory.ledger, stack, past=past, meeting=meeting, ready=ready)
             settings = job.settings
-            trainer = Trainer(job, directory, lambda: signals.told_to_stop)
+            trainer = Trainer(job, directory, lambda: signals.told_to_stop, caller.listen, caller.bar)
             open_ledgers(job, stack)
             begun = True
-            if attend is not None:
-                attend(job)
+            if caller.attend is not None:
+                caller.attend(job)
             world.on_slow = _report_slow(job.names, world.ranks[0], directory)
             if len(past.names) < past.origin:
                 job.engine.regroup()
@@ -113,16 +155,33 @@ def run_once(
             # Else nothing was released since the start: start, or resume, it again.
             at_hand = trainer is not None or past.shards is not None
             if isinstance(error, RankLost) and at_hand and settings.config.on_failure == "shrink":
-                found = go_on_without_the_dead(settings, trainer, past, world, directory)
+                found = go_on_without_the_dead(settings, trainer, past, world, directory, caller)
                 return found if isinstance(found, int) else (settings, *found)
+            public = _are_public(settings)
             if trainer is None or not begun:
-                return end_run(world, error, _place(world, "while starting"))
-            round_ = max(seat.agent.round for seat in trainer.job.engine.seats)
-            return end_run(world, error, _place(world, f"round {round_}", begun=True), directory, past.names)
+                return caller.end(world, error, place_of(world, "while starting", public=public))
+            engine = trainer.job.engine
+            agents = [seat.agent for seat in engine.seats] if engine.failed is None else [engine.failed]
+            place = place_of(world, f"round {max(one.round for one in agents)}", begun=True, public=public)
+            if engine.failed is not None:
+                place = replace(place, rank=engine.failed.rank)
+            return caller.end(world, error, place, directory, past.names)
+
+
+def _are_public(settings: Settings) -> bool:
+    """Return whether the records are; those of a source that does not exist are none."""
+    with suppress(ConfigError):
+        return not settings.source.private
+    return True
 
 
 def go_on_without_the_dead(
-    settings: Settings, trainer: Trainer | None, past: Past, world: World, directory: RunDirectory
+    settings: Settings,
+    trainer: Trainer | None,
+    past: Past,
+    world: World,
+    directory: RunDirectory,
+    caller: Caller = COMMAND_LINE,
 ) -> int | tuple[World, Meeting, Past]:
     """Return the survivors' transport, as they met, and past; or 0, for a rank that the others cannot reach any more.
 
@@ -140,8 +199,8 @@ def go_on_without_the_dead(
     except CutOff as error:  # the run is the others' now: neither end it nor write to its directory
         leave_the_others(error, past.names[world.ranks[0]])
     except BaseException as error:
-        place = _place(world, "after a rank was lost", begun=True)
-        return end_run(world, error, replace(place, others_know=True), directory)
+        place = place_of(world, "after a rank was lost", begun=True)
+        return caller.end(world, error, replace(place, others_know=True), directory)
     if found is None:
         return 0
     survivors, meeting, ahead = found
@@ -155,18 +214,25 @@ def go_on_without_the_dead(
     return survivors, meeting, ahead
 
 
-def _place(world: World, when: str, *, begun: bool = False) -> Place:
-    return Place(when, begun, world.tolerant, alone=len(world.ranks) == 1)
+def place_of(world: World, when: str, *, begun: bool = False, public: bool = False) -> Place:
+    """Return where a run was when it ended."""
+    return Place(when, begun, world.tolerant, alone=len(world.ranks) == 1, public=public)
 
 
 def name_directory(config: Config, control: Transport) -> RunDirectory:
     """Return the run directory, not made yet: the one that was given, or one of a name that all ranks have."""
     if config.out is not None:
         return RunDirectory(Path(config.out))
-    name: str = on_first_rank(control, lambda: f"{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}")
+    name: str = on_first_rank(control, lambda: _new_name(f"{config.algorithm}-{time.strftime('%Y%m%d-%H%M%S')}"))
     if not _NAME.fullmatch(name):  # nobody else chooses where this rank writes
         raise ConfigError(f"expected a name for the run directory from rank 0, found {name!r:.80}: give --out")
     return RunDirectory(Path("runs") / name)
+
+
+def _new_name(name: str) -> str:
+    """Return the name, with a number after it if there is a run of that name: programs start several in a second."""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(name for name in names if not (Path("runs") / name).exists())
 
 
 def forget_end(directory: RunDirectory, meeting: Meeting) -> None:

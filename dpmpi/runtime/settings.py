@@ -13,22 +13,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core import Array, Method
-from dpmpi.data import Source, parse_source
+from dpmpi.data import SOURCES, Source, parse_source
 from dpmpi.errors import ConfigError
+from dpmpi.model.histogram import Statistics
+from dpmpi.model.model import LINKS
 from dpmpi.network.graph import Graph, make_graph
-from dpmpi.network.schedule import SampledSchedule, StaticSchedule, make_schedule
+from dpmpi.network.schedule import SampledSchedule, StaticSchedule, SumSchedule, make_schedule
 from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem, mean_lipschitz
-from dpmpi.problem.losses import LOSSES, Loss
+from dpmpi.problem.losses import LOSSES, MEAN, USUAL_LOSS, Loss, weighted
 from dpmpi.problem.penalties import Regulariser, parse_penalty
-from dpmpi.problem.rows import Rows, WithConstant
+from dpmpi.problem.rows import Positions, Rows, WithConstant
+from dpmpi.problem.task import Declared, Task, TaskKind, parse_weights
 from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import AUTO, Config
+from dpmpi.runtime.config import AUTO, Config, flag_of
+from dpmpi.runtime.evaluating import HELD_OUT, Evaluating
 from dpmpi.runtime.messages import Messages, PlainMessages, SharedSums
-from dpmpi.runtime.noise import LocalNoise, Noise, SumNoise
+from dpmpi.runtime.noise import LocalNoise, Noise, PairNoise, SumNoise
+from dpmpi.runtime.plugins import loss_of, methods
 from dpmpi.runtime.recovery.interval import Interval
 
 CONSTANT = 0.3
@@ -50,6 +55,8 @@ class Settings:
     checkpoints: Interval
     loss: Loss | None
     """None for the problem of the mean, which has no scores."""
+    known_task: Task | None
+    """What labels are; None while only the data say it."""
     radius: float | None
     """The bound of the records of the mean problem; None for other problems."""
     constant: float
@@ -62,6 +69,9 @@ class Settings:
     @classmethod
     def of(cls, config: Config) -> Settings:
         """Return the settings of a configuration; raise `ConfigError` for those that do not fit together."""
+        declared = declared_labels(config)
+        weighs = config.class_weights is not None and bool(parse_weights(config.class_weights))
+        sure = declared.known() if declared.classes or not weighs else None  # weights are by name
         found = cls(
             config=config,
             method=config.make_method(),
@@ -70,8 +80,9 @@ class Settings:
             noise=_noise(config),
             messages=_messages(config),
             checkpoints=Interval.parse(config.checkpoint_every),
-            loss=LOSSES.get(config.loss),
-            radius=None if config.loss in LOSSES else getattr(_source(config), "radius", None),
+            loss=None if _without_labels(config) else _loss(config, declared.kind or "binary", sure),
+            known_task=_labels(config, declared),
+            radius=getattr(_source(config), "radius", None) if _without_labels(config) else None,
             constant=_constant(config),
         )
         if found.regulariser is None:
@@ -85,6 +96,14 @@ class Settings:
             )
         if config.sample_edges is not None and found.method.schedule != "sampled":
             raise ConfigError(f"--sample-edges does not apply to {config.algorithm}; take --algorithm sampled-dda")
+        if config.evaluate is not None and found.evaluating.kind == "private":
+            if not (config.epsilon or config.noise):
+                raise ConfigError("--evaluate private adds noise for a privacy target: give --epsilon, or --evaluate N")
+            if found.loss is None or config.test_fraction == 0:
+                raise ConfigError(
+                    f"--evaluate private needs labels and held-out rows, found --data {config.data} and "
+                    f"--test-fraction {config.test_fraction}: take other data, or hold rows out"
+                )
         if found.batch is None and config.epsilon is None:
             raise ConfigError("--batch auto is chosen for a privacy target: give --epsilon, or a batch")
         return found
@@ -93,6 +112,22 @@ class Settings:
     def source(self) -> Source:
         """Where the records come from."""
         return self.given or _source(self.config)
+
+    @property
+    def evaluating(self) -> Evaluating:
+        """What the run evaluates; without --evaluate, private shards under noise privately."""
+        return _evaluating(self.config, _kind(self.config) if self.given is None else type(self.given))
+
+    @property
+    def statistics(self) -> Statistics:
+        """What a private evaluation counts."""
+        return Statistics(self.task, probable=LINKS.get(self.loss_name.partition(":")[0], "none") != "none")
+
+    @property
+    def unit(self) -> str:
+        """What the guarantee is about."""
+        most = self.noise.records
+        return "record" if most == 1 else f"person, at most {most} records"
 
     @property
     def shares_timings(self) -> bool:
@@ -121,25 +156,67 @@ class Settings:
     @property
     def classifies(self) -> bool:
         """Whether labels are classes, so that there is an accuracy."""
-        return self.config.loss in ("hinge", "logistic")
+        return self.loss is not None and self.task.classifies
+
+    @property
+    def task(self) -> Task:
+        """What labels are; raise `ConfigError` while only the data say it."""
+        if self.known_task is None:
+            kind = self.config.task or "this loss"
+            raise ConfigError(
+                f"expected the labels' declaration for {kind}, found none: give --classes a,b,... or --label-range "
+                "low:high"
+            )
+        return self.known_task
+
+    def with_task(self, task: Task | None) -> Settings:
+        """Return the settings for what the data declare their labels to be; None if they do not."""
+        if task is None or self.loss is None:
+            return self
+        return dataclasses.replace(self, known_task=task, loss=_loss(self.config, task.kind, task))
+
+    @property
+    def loss_name(self) -> str:
+        """The loss as `--loss` has it."""
+        if self.config.loss is not None:
+            return self.config.loss
+        return MEAN if self.loss is None else USUAL_LOSS[self.task.kind]
 
     @property
     def curvature(self) -> tuple[float | None, float]:
         """The largest and the smallest curvature of f_i that hold for all data; None if there is no largest one."""
         if self.loss is None:
             return 1.0, 1.0
-        return self.loss.curvature if self.config.normalize else None, 0.0
+        return self.loss.smoothness(self.config.lipschitz or self.loss.clip) if self.config.normalize else None, 0.0
+
+    @property
+    def scores(self) -> int:
+        """The scores of a record, K; raise `ConfigError` while only the data say it."""
+        return 1 if self.loss is None else self.loss.scores or self.task.scores
+
+    @property
+    def integrable(self) -> bool:
+        """Whether a record's clipped gradient is that of a convex function."""
+        if self.loss is None or self.scores == 1:
+            return True
+        steepest, L = self.loss.steepest, self.config.lipschitz or self.loss.clip
+        return self.config.normalize and steepest is not None and steepest < L
 
     def graph(self, ranks: int) -> Graph:
         """Return the graph over the ranks that the run began with."""
         return make_graph(self.config.graph, ranks, self.config.seed)
 
     def schedule(self, ranks: int, members: Sequence[int] | None = None) -> StaticSchedule | SampledSchedule:
-        """Return who talks to whom in which round of a run that began with `ranks` ranks, if `members` are left."""
+        """Return who talks to whom in which round of a run that began with `ranks` ranks, if `members` are left.
+
+        Sums in which nobody sees a summand are over all ranks, whatever the graph that they travel along.
+        """
         config, graph = self.config, self.graph(ranks)
         if members is not None and len(members) < ranks:
             graph = graph.induced(members)
         sampled = self.method.schedule == "sampled"
+        if self.messages.hides and not sampled:
+            return SumSchedule(graph)
         return make_schedule(graph, config.weights, (config.sample_edges or 1) if sampled else None, config.seed)
 
     def lipschitz(self, dimension: int) -> float:
@@ -151,22 +228,30 @@ class Settings:
         return self.config.lipschitz
 
     def dimension(self, features: int) -> int:
-        """Return the length of the model: one number more than there are features, if there is an intercept."""
-        return features + (1 if self.constant else 0)
+        """Return the length of the model: K numbers for every feature, and for the intercept if there is one."""
+        return (features + (1 if self.constant else 0)) * self.scores
 
     def extended(self, rows: Rows) -> Rows | WithConstant:
         """Return records with the constant beside their features, if there is one."""
         return WithConstant(rows, self.constant) if self.constant else rows
 
     def problem(
-        self, rows: Rows, labels: Array, stream: PrivateStream, weight: float = 1.0
+        self, rows: Rows, labels: Array, stream: PrivateStream, weight: float = 1.0, persons: Positions | None = None
     ) -> LocalProblem | MeanProblem:
-        """Return the problem of a shard with this weight, whose batches are drawn from `stream`."""
+        """Return the problem of a shard with this weight, whose batches are drawn from `stream`, whole persons each."""
         if self.loss is None:
-            return MeanProblem(rows, self.drawn, self.radius or 0.0, stream, weight)
+            return MeanProblem(rows, self.drawn, self.radius or 0.0, stream, weight, persons)
         extended = self.extended(rows)
-        lipschitz = self.lipschitz(extended.dimension)
-        return LocalProblem(extended, labels, self.loss, self.drawn, lipschitz, stream, weight)
+        lipschitz = self.lipschitz(extended.dimension * self.scores)
+        return LocalProblem(extended, labels, self.loss, self.drawn, lipschitz, stream, weight, persons)
+
+    def with_persons(self, most: int) -> Settings:
+        """Return the settings for persons of at most so many records, in the configuration too."""
+        if most == 1:
+            return self
+        config = dataclasses.replace(self.config, person_records=most)
+        noise = dataclasses.replace(self.noise, records=most)
+        return dataclasses.replace(self, config=config, noise=noise, typed=self.typed or self.config)
 
     def with_batch(self, batch: Batch) -> Settings:
         """Return the settings with another batch, in the configuration too."""
@@ -176,7 +261,7 @@ class Settings:
 
 def _constant(config: Config) -> float:
     """Return the constant beside every record's features; 0 for none."""
-    if config.loss not in LOSSES:
+    if _without_labels(config):
         if config.intercept not in (AUTO, "none"):
             raise ConfigError(f"expected no --intercept for points without labels, found {config.intercept}: drop it")
         return 0.0
@@ -192,53 +277,148 @@ def _constant(config: Config) -> float:
     return value
 
 
+def _without_labels(config: Config) -> bool:
+    """Return whether the problem is that of the mean."""
+    return config.loss == MEAN or (config.loss is None and config.data.partition(":")[0] == MEAN)
+
+
+def declared_labels(config: Config) -> Declared:
+    """Return what the configuration says about labels, the kind by its loss if it does not say otherwise."""
+    if _without_labels(config):
+        for name in ("task", "classes", "label_range", "class_weights"):
+            if getattr(config, name) is not None:
+                raise ConfigError(f"expected no {flag_of(name)} for points without labels, found one: drop it")
+        return Declared()
+    kind: Any = config.task
+    if kind is None and config.loss is not None:
+        kind = loss_of(config.loss, config.plugin_digest).kinds[0]
+    return Declared.parse(kind, config.classes, config.label_range)
+
+
+def _labels(config: Config, declared: Declared) -> Task | None:
+    """Return what labels are as far as flags say it; points without labels, and numbers in no range, are in [-1, 1]."""
+    if _without_labels(config) or (declared.kind == "regression" and declared.span is None):
+        return Task("regression", ())
+    return declared.known()
+
+
+def _loss(config: Config, kind: TaskKind, task: Task | None) -> Loss:
+    """Return the loss for labels of this kind; raise `ConfigError` for one that is not for them."""
+    loss = loss_of(config.loss or USUAL_LOSS[kind], config.plugin_digest)
+    if kind not in loss.kinds:
+        able = ", ".join(name for name, known in LOSSES.items() if kind in known.kinds)
+        raise ConfigError(f"expected a loss for --task {kind} ({able}), found {config.loss}: leave it out")
+    if task is None:
+        return loss
+    loss = loss.for_task(task)
+    return loss if config.class_weights is None else weighted(loss, parse_weights(config.class_weights), task)
+
+
+def _evaluating(config: Config, source: type[Source]) -> Evaluating:
+    """Return what a run evaluates whose records come from such a source."""
+    if config.evaluate is not None:
+        return Evaluating.parse(config.evaluate)
+    if not source.private:
+        return Evaluating("open", given=False)
+    able = source.holds_out and not _without_labels(config) and config.test_fraction != 0
+    return Evaluating("private" if able and (config.epsilon or config.noise) else "off", given=False)
+
+
+def _kind(config: Config) -> type[Source]:
+    """Return the kind of source that the configuration names."""
+    return SOURCES.get(config.data.partition(":")[0], Source)
+
+
 def _source(config: Config) -> Source:
+    kind = _kind(config)
+    held_out = kind.private and _evaluating(config, kind).kind == "private"
     return parse_source(
         config.data,
         samples=config.samples,
         normalize=config.normalize,
-        test_fraction=config.test_fraction,
+        test_fraction=HELD_OUT if held_out and config.test_fraction is None else config.test_fraction,
         seed=config.seed,
         loss=config.loss,
         dimension=config.dimension,
         deal=config.deal,
+        declared=declared_labels(config),
     )
 
 
 def _noise(config: Config) -> Noise:
     """Return where the noise is; raise `ConfigError` for flags that do not go with it."""
-    mechanisms = ALGORITHMS[config.algorithm].mechanisms
+    mechanisms = config.method_class.mechanisms
     if config.noise_in == "sum":
-        if not ALGORITHMS[config.algorithm].adds_up:
-            able = ", ".join(name for name, cls in ALGORITHMS.items() if cls.adds_up)
+        if not config.method_class.adds_up:
+            able = ", ".join(name for name, cls in methods(config.plugin_digest).items() if cls.adds_up)
             raise ConfigError(f"--noise-in sum is for methods that need the sum alone ({able}), got {config.algorithm}")
         if config.mechanism is not None:
             raise ConfigError("--noise-in sum is a discrete gaussian: leave --mechanism out")
         if config.epsilon is not None and config.calibration == "theorem":
             raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
         kind = "gaussian"
-        noise: Noise = SumNoise(config.colluders, config.share_bits)
+        records = config.person_records or 1
+        noise: Noise = SumNoise(config.colluders, config.fraction_bits, config.word_bits, records)
+    elif config.noise_in == "pairs":
+        kind = "gaussian"
+        noise = dataclasses.replace(_pair_noise(config), records=config.person_records or 1)
     else:
         if config.mechanism is not None and config.mechanism not in mechanisms:
             raise ConfigError(f"{config.algorithm} takes --mechanism {' or '.join(mechanisms)}, got {config.mechanism}")
-        if config.colluders != 1:
-            raise ConfigError("--colluders is for noise inside a sum: add --noise-in sum")
+        if config.colluders != 1 and config.exchange != "shares":
+            raise ConfigError(
+                "--colluders is for shared sums, or noise between neighbours: add --exchange shares or --noise-in pairs"
+            )
         kind = config.mechanism or mechanisms[0]
-        noise = LocalNoise(kind)
+        noise = LocalNoise(kind, config.person_records or 1)
+    if (config.person_records or 1) > 1 and config.epsilon is not None and config.calibration == "theorem":
+        raise ConfigError("no theorem covers persons with several records: use --calibration certified")
     if config.delta == 0 and (config.epsilon or config.noise) and kind == "gaussian":
         raise ConfigError("--delta 0 needs pure noise (laplace, spherical-laplace); gaussian noise has a delta")
     return noise
+
+
+def _pair_noise(config: Config) -> PairNoise:
+    """Return noise that cancels between neighbours; raise `ConfigError` for settings that it does not go with."""
+    if "gaussian" not in config.method_class.mechanisms or config.mechanism not in (None, "gaussian"):
+        raise ConfigError(f"expected Gaussian noise for --noise-in pairs, found that of {config.algorithm}")
+    if config.method_class.schedule == "sampled":
+        raise ConfigError(f"expected neighbours that stay for --noise-in pairs, found {config.algorithm}: use dp-dda")
+    if config.exchange == "shares":
+        raise ConfigError("--noise-in pairs is for plain messages: with --exchange shares use --noise-in sum")
+    if not config.seal:
+        raise ConfigError("--noise-in pairs draws noise from secrets between neighbours: add --seal")
+    if config.epsilon is not None and config.calibration == "theorem":
+        raise ConfigError("no theorem prescribes noise between neighbours: use --calibration certified")
+    return PairNoise(config.pair_noise, config.colluders)
 
 
 def _messages(config: Config) -> Messages:
     """Return how requests become messages; raise `ConfigError` for flags that do not go with it."""
     keys = None if config.keys is None else Path(config.keys)
     if config.exchange == "shares":
+        if config.word_bits == 32 and config.noise_in != "sum":
+            raise ConfigError(
+                "expected summands of a known bound in words of 32 bits, found --noise-in local, whose values have "
+                "none: use --noise-in sum, or --share-words 64"
+            )
         if config.wire != "float64":
             raise ConfigError(
                 f"--wire {config.wire} is for plain messages, shares are integers of 64 bits: leave it out"
             )
-        return SharedSums(config.seal, keys, config.share_mode == "full", config.share_bits)
+        return SharedSums(
+            config.seal,
+            keys,
+            full=config.share_mode == "full",
+            bits=config.fraction_bits,
+            word=config.word_bits,
+            colluders=config.colluders,
+            all_pairs=config.masks == "all",
+        )
+    if config.word_bits != 64:
+        raise ConfigError("--share-words is for sums in which nobody sees a summand: add --exchange shares")
+    if config.masks != "few":
+        raise ConfigError("--masks is for sums in which nobody sees a summand: add --exchange shares")
     if keys is not None and not config.seal:
         raise ConfigError("--keys is for sealed messages: add --seal, or --exchange shares")
     return PlainMessages(config.seal, keys, config.wire)

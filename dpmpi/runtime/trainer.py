@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections import Counter, deque
@@ -14,16 +15,19 @@ import numpy as np
 
 from dpmpi.errors import CheckpointError, Preempted
 from dpmpi.network.collective import fail_together, on_all_ranks
+from dpmpi.network.launcher import speaks
 from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.privacy.releases import live_epsilon
 from dpmpi.runtime.assembly import Job
 from dpmpi.runtime.evaluation import Evaluation, Evaluator
-from dpmpi.runtime.live_epsilon import LiveEpsilon
+from dpmpi.runtime.live_epsilon import Before, LiveEpsilon
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import Metrics, RunDirectory
+from dpmpi.runtime.output.model_file import link_of, trained_model
 from dpmpi.runtime.output.process_figures import merged, own_figures, without_figures
-from dpmpi.runtime.output.progress import Progress, watch
+from dpmpi.runtime.output.progress import Listener, Progress, watch
 from dpmpi.runtime.output.summary import closing, rank_record, seconds_spent, summarise
+from dpmpi.runtime.private_evaluation import PrivateEvaluator, figures
 from dpmpi.runtime.recovery.checkpoint import Keeper, Manifest, read_manifest
 from dpmpi.runtime.recovery.snapshot import Snapshot, capture
 from dpmpi.runtime.recovery.votes import Votes
@@ -43,12 +47,21 @@ class Trainer:
     these was after the last rounds at which all ranks looked around.
     """
 
-    def __init__(self, job: Job, directory: RunDirectory, told_to_stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        directory: RunDirectory,
+        told_to_stop: Callable[[], bool] = lambda: False,
+        listen: Listener | None = None,
+        bar: bool = False,
+    ) -> None:
+        """Take the job and where its results go; `listen` and `bar` as in `Progress`."""
         self.job = job
         self._directory = directory
         self._told_to_stop = told_to_stop
+        self._listen, self._bar = listen, bar
         config, transport = job.config, job.meter
-        self._first = 0 in transport.ranks
+        self._first = speaks(os.environ, transport.ranks)
         self._interval = job.settings.checkpoints
         self._tolerant = config.on_failure == "shrink" and transport.tolerant
         self._votes = self._keeper = None
@@ -62,8 +75,11 @@ class Trainer:
         self.kept = {rank: deque[Snapshot](maxlen=SLACK_LOOKS + 2) for rank in transport.ranks}
         self._facts = {} if self._votes is None else {rank: self._facts_of(rank) for rank in transport.ranks}
         self._evaluation: Evaluation | None = None
+        self._quality: dict[str, Any] | None = None
         self._optimum: Any = None
         before = next(iter(job.past.snapshots.values())).facts if job.past.snapshots else {}
+        self._counted_before = before.get("evaluations", [])
+        self._private: PrivateEvaluator | None = None
         self._before = before.get("wall_seconds", 0.0)
         self._started: float = before.get("started", 0.0)
         self._begin = 0.0
@@ -80,19 +96,21 @@ class Trainer:
         tests = [(job.settings.extended(shard.test_rows), shard.test_labels) for shard in job.shards]
         evaluator = Evaluator(
             engine,
-            tests if job.settings.classifies else None,
+            None if job.settings.loss is None else tests,
             job.settings.penalty,
             best,
+            task=job.settings.task,
             hide=job.meeting.secrets is not None,
         )
+        self._private = private = PrivateEvaluator(job, evaluator, self._counted_before)
         job.meter.begin()
         self._begin = time.perf_counter() - self._before
         self._started = self._started or time.time()
         self._keep()
         with ExitStack() as stack:
             files = [self._directory.metrics(job.names[rank]) for rank in job.meter.ranks]
-            private = not job.settings.shares_timings
-            metrics = [stack.enter_context(Metrics(file, engine.completed, private=private)) for file in files]
+            own = not job.settings.shares_timings
+            metrics = [stack.enter_context(Metrics(file, engine.completed, private=own)) for file in files]
             progress = stack.enter_context(self._progress())
             while engine.completed < rounds:
                 stop = self._next_stop()
@@ -105,6 +123,10 @@ class Trainer:
                 every = job.evaluate_every
                 if every and (stop % every == 0 or stop == rounds):
                     self._evaluate(evaluator, metrics, progress)
+                    if stop == rounds:
+                        self._quality = evaluator.quality(link_of(job))
+                if private.due:
+                    private.evaluate()
                 if stop < rounds:
                     self._look_around()
         self._finish(evaluator)
@@ -117,9 +139,17 @@ class Trainer:
         def own() -> list[Counter[Any]]:
             return [*job.spending().values(), *map(Counter, job.past.lost.values())]
 
-        live = LiveEpsilon(job.plan, job.sigmas, own) if self._first and job.private else None
+        before = [Before(one.earlier, max(one.order, 2), one.budget) for one in job.known]
+        wanted = (self._first or self._listen is not None) and job.private
         return watch(
-            job.plan, shown=self._first, completed=job.engine.completed, live=live, results=str(self._directory.path)
+            job.plan,
+            shown=self._first,
+            completed=job.engine.completed,
+            live=LiveEpsilon(job.plan, job.sigmas, own, before) if wanted else None,
+            results=str(self._directory.path),
+            listen=self._listen,
+            bar=self._bar,
+            fits=job.fits,
         )
 
     def _next_stop(self) -> int:
@@ -131,6 +161,8 @@ class Trainer:
             stops.append((done // every + 1) * every)
         if self._votes is not None:
             stops.append(self._votes.next)
+        held_out = self.job.plan.held_out
+        stops += [] if held_out is None else [round_ for round_ in held_out.rounds if round_ > done][:1]
         return min(stops)
 
     def _evaluate(self, evaluator: Evaluator, metrics: Sequence[Metrics], progress: Progress) -> None:
@@ -186,6 +218,7 @@ class Trainer:
                 kept.pop()  # the ledger was settled since
             facts = self._facts[rank] | {
                 "ledger": ledger.mark,
+                "evaluations": [] if self._private is None else self._private.to_list(),
                 "started": self._started,
                 "training_seconds": self._training,
                 "core_seconds": self._core,
@@ -229,6 +262,8 @@ class Trainer:
             if isinstance(seat.agent.witness, RealisedLosses):
                 directory.write_private(job.names[seat.agent.rank], _diary(seat.agent.witness))
         records = [rank_record(job, seat, self._training, self._core) for seat in job.engine.seats]
+        for record, rank in zip(records, job.meter.ranks, strict=True):
+            record.update({} if self._private is None else self._private.rank_record(rank))
         for record, ledger in zip(records, job.ledgers, strict=True):
             # The hash of one that goes on over runs covers the mark of its shard, and is told to nobody.
             record["ledger"] = ledger.head() if job.config.ledger is None else None
@@ -244,8 +279,10 @@ class Trainer:
         def write_model() -> None:
             if job.leads:
                 summary.update(summarise(job, told, self._evaluation, self._optimum, self._started, wall))
-                constant = job.settings.constant
-                directory.write_model(x, rows, constant, job.config.algorithm, job.config.digest())
+                summary["metrics"] = self._quality
+                counted = [] if self._private is None else self._private.counted
+                summary["private_evaluation"] = figures(job, counted, told)
+                directory.write_model(trained_model(job, summary, x, rows))
 
         def write_summary() -> None:
             if job.leads:

@@ -1,14 +1,26 @@
 """Say from public figures what to expect of a run: good, weak or mostly noise.
 
 With nu the noise of the mean gradient per unit of the clip and sqrt(round), m columns, pi the declared share of the
-smaller class (1/2 if nobody says), tau how far the settings go (flow time) and tau* how far the derived ones would go:
+smaller class (if nobody says, 1/2; 1/sqrt(2 K) for K classes), tau how far the settings go (flow time) and tau* how far
+the derived ones would go:
 
     F = nu m^(1/4) / pi^2          how hard it is to see the classes through the noise                (1)
+    F = nu m^(1/2)                 the same for numbers and counts                                    (1')
     r = tau / tau*                 above 1 the noise of a score, tau L nu, outgrows what is learned   (2)
 
     mostly noise   F >= 1.26 or r >= 10                                                               (3)
     weak           F >= 0.64, or tau < 2/pi^3 with r < 0.1 and pi < 0.45                              (4)
     good           otherwise                                                                          (5)
+
+With (1') the limits of F are 0.4 and 0.12: from a fifth, and from half, of the R^2 without noise on.
+
+If the budgets of the ranks have room for the part s < 1 of the planned releases, training ends early: it sees the
+classes through the noise of fewer rounds, and goes less far,
+
+    F / sqrt(s) instead of F                                                                          (6)
+    mostly noise   s < 0.1;    weak   s < 0.5                                                         (7)
+
+(A careful choice that was fitted to nothing: an easy set is learned with a twentieth of the releases, too.)
 
 The second part of (4) is a run that stops while it still puts all records into the larger, declared class. What would
 do: nu falls as 1/N in the records and as 1/mu in the Gaussian DP of (epsilon, delta), so (1) is solved for N, and for
@@ -28,12 +40,14 @@ Word = Literal["good", "weak", "mostly noise"]
 
 WEAK_NOISE, MOST_NOISE = 0.64, 1.26
 """F of (4) and (3)."""
+WEAK_NUMBERS, MOST_NUMBERS = 0.12, 0.4
+"""The same for (1')."""
 MOST_FLOW = 10.0
 """r of (3)."""
+WEAK_CUT, MOST_CUT = 0.5, 0.1
+"""s of (7)."""
 SHORT_FLOW, SHORT_PART, SMALL_CLASS = 2.0, 0.1, 0.45
 """tau pi^3, r and pi of the second part of (4)."""
-ZERO_MODEL = {"logistic": math.log(2.0), "hinge": 1.0}
-"""The mean loss of the model 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +70,17 @@ class Figures:
     """How far the derived settings would go."""
     epsilon: float | None = None
     delta: float = 1e-5
+    classes: int = 2
+    """K"""
+    fits: float = 1.0
+    """s"""
+    numbers: bool = False
+    """Whether labels are numbers or counts, not classes."""
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """F of (4) and (3)."""
+        return (WEAK_NUMBERS, MOST_NUMBERS) if self.numbers else (WEAK_NOISE, MOST_NOISE)
 
     def check(self) -> None:
         """Raise `ConfigError` for figures that no run has."""
@@ -80,16 +105,19 @@ class Verdict:
 def verdict(figures: Figures) -> Verdict:
     """Return what to expect of a run with these figures, (3) to (5)."""
     figures.check()
-    F, r = hardness(figures), overshoot(figures)
+    F, r, s = hardness(figures), overshoot(figures), figures.fits
+    seen = F / math.sqrt(s) if s > 0 else math.inf  # (6)
     early = _stops_early(figures)
     word: Word = "good"
-    if F >= MOST_NOISE or r >= MOST_FLOW:
-        word = "mostly noise"  # (3)
-    elif F >= WEAK_NOISE or early:
-        word = "weak"  # (4)
+    if figures.limits[1] <= seen or r >= MOST_FLOW or s < MOST_CUT:
+        word = "mostly noise"  # (3), (7)
+    elif figures.limits[0] <= seen or early or s < WEAK_CUT:
+        word = "weak"  # (4), (7)
     records, epsilon = _enough(figures, F)
     expected = word if word == "mostly noise" else f"a {word} model"
     parts = [f"expect {expected}: {_noise(figures)}"]
+    if s < 1:
+        parts.append(f"the budget has room for {s:.0%} of the planned releases: raise it, or plan a smaller epsilon")
     if r >= MOST_FLOW:
         parts.append(
             f"these settings go {r:.3g} times as far as the noise allows (flow {figures.flow:.3g}, derived "
@@ -103,6 +131,7 @@ def verdict(figures: Figures) -> Verdict:
     found = {
         "word": word,
         "hardness": F,
+        "fits_budget": s,
         "overshoot": r,
         "noise_of_mean_gradient": figures.nu,
         "smallest_rank": figures.smallest,
@@ -114,8 +143,11 @@ def verdict(figures: Figures) -> Verdict:
 
 
 def hardness(figures: Figures) -> float:
-    """Return F of (1)."""
-    return figures.nu * math.sqrt(math.sqrt(figures.dimension)) / (figures.share or 0.5) ** 2
+    """Return F of (1) or (1')."""
+    if figures.numbers:
+        return figures.nu * math.sqrt(figures.dimension)
+    share = figures.share or 1.0 / math.sqrt(2.0 * figures.classes)
+    return figures.nu * math.sqrt(math.sqrt(figures.dimension)) / share**2
 
 
 def overshoot(figures: Figures) -> float:
@@ -125,9 +157,8 @@ def overshoot(figures: Figures) -> float:
     return figures.flow / figures.advised
 
 
-def worse_than_nothing(loss: str, objective: float) -> str | None:
-    """Return a sentence on a model whose objective is above that of the model 0, None for any other."""
-    zero = ZERO_MODEL.get(loss)
+def worse_than_nothing(zero: float | None, objective: float) -> str | None:
+    """Return a sentence on a model whose objective is above that of the model 0, if it is known; None for any other."""
     if zero is None or objective <= zero:
         return None
     return f"the objective {objective:.4g} is above the {zero:.4g} of a model of zeros: its scores are mostly noise"
@@ -142,9 +173,9 @@ def _stops_early(figures: Figures) -> bool:
 
 def _enough(figures: Figures, F: float) -> tuple[int | None, float | None]:
     """Return the records, and the epsilon, for which F is just below (4); None where F already is."""
-    if F < WEAK_NOISE:
+    if figures.limits[0] > F:
         return None, None
-    wanted = 1.01 * F / WEAK_NOISE
+    wanted = 1.01 * F / figures.limits[0]
     records = _two_digits(figures.records * wanted)
     if not figures.epsilon or not math.isfinite(figures.epsilon):
         return records, None

@@ -10,9 +10,11 @@ from collections import Counter
 import pytest
 from plans import plan_of
 
+from dpmpi.commands.show import main as show
 from dpmpi.commands.verify import verify
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
+from dpmpi.model import Model
 from dpmpi.privacy.accountants import certified_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import GaussianFilter, RdpFilter, filter_epsilon
@@ -24,6 +26,7 @@ from dpmpi.runtime.budget import allowance, filter_order, lock_ledger, read_budg
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.plan import noise_levels
 from dpmpi.runtime.settings import Settings
+from dpmpi.runtime.trainer import Trainer
 
 RUN = ("--loopback", "3", "--data", "synthetic:samples=600,features=4", "--rounds", "40", "--no-evaluate")
 
@@ -360,5 +363,67 @@ def test_what_is_proven_for_chosen_runs_of_other_noise():
     bare, pure = (ReleaseEvent(noise, 4.0, 0.5, Sampling("full", 100.0, 100)) for noise in ("none", "laplace"))
     assert filter_epsilon({bare: 1}, 1e-5, 2) is None
     assert filter_epsilon({}, 1e-5, 2) == 0
+    assert filter_epsilon({dataclasses.replace(bare, noise="gaussian", scale=1e200): 2}, 1e-5, 2) == 0
     assert filter_epsilon({pure: 4}, 0.0, 2) == pytest.approx(0.5)
     assert filter_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5, 8) > certified_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5)
+
+
+LEARN = ("--loss", "logistic", "--epsilon", 1)
+
+
+def said(capsys):
+    return capsys.readouterr().out
+
+
+def test_a_run_says_before_the_first_round_what_fits_its_budget(tmp_path, capsys):
+    found = run(tmp_path / "run", *LEARN, "--budget", 0.4)
+    text = said(capsys)
+    fits = found["per_rank"][0]["stopped"] - 1
+    assert 0 < fits < 20
+    assert f"budget: {fits} of 40 planned releases fit, on 3 of 3 ranks" in text
+    assert found["verdict"]["word"] == "weak"
+    assert found["verdict"]["fits_budget"] == pytest.approx(fits / 40)
+    ended = f"the budget ended training in round {fits + 1} of 40, on 3 of 3 ranks"
+    assert f"{ended}; they went on without data" in text
+    assert show([str(tmp_path / "run")]) == 0
+    assert f"budget   {ended}" in said(capsys)
+
+
+def test_a_spent_budget_is_mostly_noise_and_the_model_is_called_empty(tmp_path, capsys):
+    for name in ("one", "two"):
+        found = run(tmp_path / name, *LEARN, "--budget", 1.0, "--ledger", tmp_path / "ledger")
+    text = said(capsys)
+    assert "budget: 0 of 40 planned releases fit, on 3 of 3 ranks" in text
+    assert "expect mostly noise" in text
+    assert found["verdict"]["word"] == "mostly noise"
+    assert "holds nothing of the records" in text
+    assert not Model.load(tmp_path / "two").x.any()
+
+
+def test_ranks_whose_budgets_differ_are_counted(tmp_path, capsys):
+    for rank, budget in enumerate((0.0, 0.5, 5.0)):
+        (tmp_path / f"budget-{rank}.toml").write_text(f"epsilon = {budget}\n")
+    found = run(tmp_path / "run", *LEARN, "--budget", tmp_path / "budget-{rank}.toml", "--log-json")
+    told = [json.loads(line) for line in said(capsys).splitlines()]
+    fits = [(record["stopped"] or 41) - 1 for record in found["per_rank"]]
+    assert fits[0] == 0 < fits[1] < fits[2] == 40
+    assert told[0]["budget"].startswith(f"budget: 0 to {fits[1]} of 40 planned releases fit, on 2 of 3 ranks")
+    assert found["verdict"]["fits_budget"] == pytest.approx(sum(fits) / 120)
+
+
+def test_where_all_fits_nothing_is_said(tmp_path, capsys):
+    found = run(tmp_path / "run", *LEARN, "--budget", 1.0)
+    assert "planned releases" not in said(capsys)
+    assert found["verdict"]["fits_budget"] == 1.0
+    assert Model.load(tmp_path / "run").privacy.budget_ended == ""
+
+
+def test_a_run_that_goes_on_counts_what_it_has_made(tmp_path):
+    flags = (*LEARN, "--budget", 0.4, "--checkpoint-every", 10)
+    before = run(tmp_path / "whole", *flags)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_finish", lambda self, evaluator: (_ for _ in ()).throw(KeyboardInterrupt))
+        main([*RUN, *map(str, flags), "--out", str(tmp_path / "run")])
+    assert main(["--resume", str(tmp_path / "run"), "--loopback", "3"]) == 0
+    after = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert before["verdict"]["fits_budget"] == after["verdict"]["fits_budget"] > 0

@@ -88,7 +88,7 @@ def test_impossible_files(tmp_path, text, message):
 
 def test_a_hyperparameter_of_another_algorithm_is_refused():
     with pytest.raises(
-        ConfigError, match="does not apply to dp-dda, which takes --mixes, --closing-mixes, --weighting, --gamma"
+        ConfigError, match="does not apply to dp-dda, which takes --mixes, --closing-mixes, --noise-schedule, "
     ):
         Config(algorithm="dp-dda", options=(("inner_steps", 3),)).make_method()
 

@@ -1,5 +1,8 @@
 """Who speaks and how a process ends: the table of `dpmpi.runtime.failure`, case by case."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from dpmpi.errors import (
@@ -60,7 +63,7 @@ def test_every_speaker_and_every_way_is_in_the_table():
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ValueError("no"), "dpmpi: loopback, round 7: ValueError: no"),
+        (LookupError("no"), "dpmpi: loopback, round 7: unknown line: failed; more in {}, for this rank's owner"),
         (KeyboardInterrupt(), "dpmpi: loopback, round 7: interrupted"),
         (SealBroken("rank 2 lies"), "dpmpi: loopback, round 7: rank 2 lies"),
     ],
@@ -70,6 +73,7 @@ def test_a_failure_is_said_once_and_written_down(tmp_path, capsys, error, said):
     code = ending(error, LOOPBACK).code
     assert end_run(world, error, LOOPBACK, directory, range(3)) == code
     assert end_run(world, error, LOOPBACK, directory, range(3)) == code  # ended.txt is there: another rank has spoken
+    said = said.format(tmp_path / "failure" / "rank-000.txt")
     assert capsys.readouterr().err.splitlines() == [said]
     assert f"dpmpi: {(tmp_path / 'ended.txt').read_text()}" == f"{said}\n"
 
@@ -78,7 +82,38 @@ def test_where_there_is_a_checkpoint_the_message_says_how_to_go_on(tmp_path, cap
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "manifest.json").touch()
     end_run(LoopbackTransport(3), ValueError("no"), LOOPBACK, RunDirectory(tmp_path), range(3))
-    assert capsys.readouterr().err.strip().endswith(f"ValueError: no; go on with --resume {tmp_path}")
+    assert capsys.readouterr().err.strip().endswith(f"for this rank's owner; go on with --resume {tmp_path}")
+
+
+def raised(kind=ValueError):
+    """An error that quotes a record, as it is caught."""
+    try:
+        raise kind("record 17 is\n 3.14")
+    except kind as error:
+        return error
+
+
+def test_what_a_foreign_error_says_of_private_records_stays_with_the_rank(tmp_path, capsys):
+    place, names = replace(LOOPBACK, rank=2), (0, 1, 5)
+    end_run(LoopbackTransport(3), raised(), place, RunDirectory(tmp_path), names)
+    [said] = capsys.readouterr().err.splitlines()
+    kept = tmp_path / "failure" / "rank-005.txt"
+    assert re.fullmatch(
+        rf"dpmpi: rank 5, round 7: test_failure.py, line \d+: failed; more in {kept}, for this rank's owner", said
+    )
+    assert "3.14" not in said + (tmp_path / "ended.txt").read_text()
+    assert "3.14" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_foreign_error_says_of_public_records_is_said(tmp_path, capsys):
+    end_run(LoopbackTransport(3), raised(), replace(LOOPBACK, public=True), RunDirectory(tmp_path), range(3))
+    assert re.search(r"line \d+: ValueError: record 17 is 3.14; more in .*rank-000.txt", capsys.readouterr().err)
+
+
+def test_without_a_run_directory_a_foreign_error_says_how_to_see_more(capsys):
+    end_run(LoopbackTransport(3), raised(), LOOPBACK_START)
+    assert re.search(r"line \d+: failed; DPMPI_TRACEBACK=1 shows more", capsys.readouterr().err)
 
 
 def test_a_run_that_was_told_to_stop_says_so_and_leaves_a_note(tmp_path, capsys):

@@ -103,9 +103,14 @@ def faults(text: str, where: str = "") -> list[str]:
     return wrong
 
 
+OWN_FILES = {"api/launching.py": ["imports pickle", "calls runpy.run_path"]}
+"""`launch` hands a function of the caller's to processes of the same user, in a folder that it makes for its owner."""
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_no_source_runs_what_a_file_says(path):
-    assert not faults(path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix())
+    name = path.relative_to(PACKAGE).as_posix()
+    assert faults(path.read_text(encoding="utf-8"), name) == OWN_FILES.get(name, [])
 
 
 @pytest.mark.parametrize(

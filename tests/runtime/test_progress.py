@@ -12,12 +12,13 @@ from plans import plan_of, settings_of
 
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.accountants import certified_epsilon
+from dpmpi.privacy.filters import filter_epsilon
 from dpmpi.run import main as run
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.flags import parse
-from dpmpi.runtime.live_epsilon import LiveEpsilon
+from dpmpi.runtime.live_epsilon import Before, LiveEpsilon
 from dpmpi.runtime.output import progress as showing
-from dpmpi.runtime.output.progress import Progress, in_bytes, in_time, watch
+from dpmpi.runtime.output.progress import Figures, Progress, in_bytes, in_time, watch
 from dpmpi.runtime.plan import noise_levels
 
 
@@ -211,6 +212,50 @@ def test_a_budget_is_what_a_rank_may_spend():
     assert live.budget == 0.3
     assert live.epsilon(1000) == 0.3  # the ranks have stopped
     assert LiveEpsilon(planned("--noise 0"), [0.0] * 4).epsilon(10) is None
+
+
+def test_earlier_runs_count_against_the_budget(tmp_path, capsys):
+    words = ["--loopback=3", "--data=synthetic:samples=600,features=4", "--rounds=40", "--evaluate=20", "--log-json"]
+    words += ["--loss=logistic", "--epsilon=0.5", "--budget=0.65", f"--ledger={tmp_path / 'ledger'}"]
+    for name in ("one", "two", "three"):
+        assert run([*words, f"--out={tmp_path / name}"]) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        shown = [one["epsilon_with_earlier_runs"] for one in told if one["type"] in ("evaluation", "end")]
+        ranks = json.loads((tmp_path / name / "summary.json").read_text())["per_rank"]
+        if name == "one":
+            assert shown == [None] * 3
+            continue
+        spent = max(record["epsilon_with_earlier_runs"] for record in ranks)
+        assert shown[-1] == spent <= 0.65
+        assert 0.5 < shown[0] <= shown[1] <= 0.65
+        assert shown[1] == pytest.approx(spent, rel=0.02)  # the filter stops before a release that would go beyond
+        assert {one["budget_of_all_runs"] for one in told if one["type"] == "evaluation"} == {0.65}
+
+
+def test_the_line_and_the_table_show_all_runs(tmp_path, capsys):
+    words = ["--loopback=3", "--data=synthetic:samples=600,features=4", "--rounds=20", "--no-evaluate"]
+    words += ["--loss=logistic", "--epsilon=0.5", f"--ledger={tmp_path / 'ledger'}"]
+    for name in ("one", "two"):
+        assert run([*words, "--budget=0.9", f"--out={tmp_path / name}"]) == 0
+        text = capsys.readouterr().out
+        assert ("with earlier runs" in text) == (name == "two")
+    spent = json.loads((tmp_path / "two" / "summary.json").read_text())["per_rank"][0]["epsilon_with_earlier_runs"]
+    assert f"with earlier runs epsilon {spent:.4g} of the budget 0.9" in text
+    figures = Figures(3, 9, epsilon=0.2, budget=0.5, epsilon_with_earlier_runs=0.6, budget_of_all_runs=0.9)
+    assert "epsilon 0.6 of 0.9 with earlier runs, 0.2 in this one" in figures.line()
+    figures.budget_of_all_runs = None
+    assert "epsilon 0.2 of 0.5, 0.6 with earlier runs" in figures.line()
+
+
+def test_the_rank_that_has_spent_most_in_all_runs_is_shown():
+    facts = planned("--noise 0.5")
+    [(event, _)] = facts.releases(facts.terms(0), 0.5)
+    before = [Before(Counter({event: k}), 8, 50.0) for k in (10, 0, 300, 20)]
+    live = LiveEpsilon(facts, [0.5] * 4, before=before)
+    assert live.with_earlier_runs(100) == (pytest.approx(filter_epsilon({event: 400}, 1e-5, 8)), 50.0)
+    spent = LiveEpsilon(facts, [0.5] * 4, before=[Before(Counter({event: 300}), 8, 0.1)] * 4)
+    assert spent.with_earlier_runs(100)[0] == pytest.approx(filter_epsilon({event: 300}, 1e-5, 8))
+    assert LiveEpsilon(facts, [0.5] * 4).with_earlier_runs(100) == (None, None)
 
 
 def test_figures_for_people():

@@ -1,6 +1,7 @@
 """Ranks are lost, the others go on: on a graph of their own, towards their own optimum, within the same target."""
 
 import dataclasses
+import re
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from plans import settings_of
 
-from dpmpi.errors import DataError, DpmpiError, RankLost
+from dpmpi.errors import DataError, DpmpiError, ProtocolError, RankLost
 from dpmpi.network.graph import Graph, make_graph
 from dpmpi.network.handshake import meet
 from dpmpi.network.transport.loopback import LoopbackTransport
@@ -21,7 +22,7 @@ from dpmpi.runtime.assembly import Past, assemble, claim_of, open_ledgers
 from dpmpi.runtime.evaluation import Evaluator
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.summary import rank_record, summarise
-from dpmpi.runtime.recovery.resume import lost_charges, quorate
+from dpmpi.runtime.recovery.resume import check_crowd, lost_charges, quorate
 from dpmpi.runtime.recovery.snapshot import capture
 from dpmpi.runtime.signals import Signals
 
@@ -104,7 +105,7 @@ def test_what_the_lost_have_spent_stays_in_the_figure(tmp_path):
     before, job = regrouped(tmp_path, *flags, rounds=60, at=30)
     assert sorted(job.past.lost) == [2]
     assert job.past.lost == {2: before.most_charged()[2]}
-    assert sum(job.past.lost[2].values()) == 60  # what it could have charged, had it gone on
+    assert sum(job.past.lost[2].values()) == 61  # what it could have charged, had it gone on, with its evaluation
     recorded = [recorded_spending(tmp_path / f"{name}.jsonl") for name in range(ORIGIN)]
     spent = [spent_epsilon(charged, 1e-4, cached=False) for charged in recorded]
     records = [rank_record(job, seat, 1.0, 0.0) for seat in job.engine.seats]
@@ -160,7 +161,7 @@ def test_who_loses_a_rank_while_the_ledgers_are_opened_goes_on(tmp_path, monkeyp
     past = Past.none(ORIGIN)
     meeting = meet(world, claim_of(settings, past))
     assert process.run_once(settings, world, meeting, directory, past, Signals()) == 0
-    [(_, trainer, _, _, _)] = went_on
+    [(_, trainer, *_)] = went_on
     assert (world.lost, trainer.job.engine.completed, sorted(trainer.job.most_charged())) == (True, 0, list(range(6)))
 
 
@@ -190,7 +191,29 @@ def test_others_do_not_hear_what_depends_on_the_records(monkeypatch):
 
     monkeypatch.setattr(failure, "fail_together", keep)
     world = SimpleNamespace(ranks=(2,), shrink=lambda: (LoopbackTransport(1), [0]))
-    for error in (DataError("found 17.3 in row 5"), ZeroDivisionError("17.3")):
+    for error, line in ((DataError("found 17.3 in row 5"), ""), (raised(), r" \(test_regroup.py, line \d+\)")):
         failure._tell_the_others(world, error)
         assert "17.3" not in told[-1]
-        assert told[-1].startswith(f"rank 2 failed ({type(error).__name__})")
+        assert re.fullmatch(f"rank 2 failed{line}: it says why on its own terminal", told[-1])
+
+
+def raised():
+    """An error that quotes a record, as it is caught."""
+    try:
+        raise ZeroDivisionError("17.3")
+    except ZeroDivisionError as error:
+        return error
+
+
+@pytest.mark.parametrize(("left", "fine"), [(5, True), (4, True), (3, False)])
+def test_noise_in_a_sum_goes_on_among_all_but_the_colluders_at_least(left, fine):
+    flags = ["--exchange", "shares", "--noise-in", "sum", "--colluders", 1]
+    after = Past(5, tuple(range(left)), "run")
+    check_crowd(settings_of(), after)  # noise on each rank's own value needs no crowd
+    if fine:
+        check_crowd(settings_of(*flags), after)
+        return
+    with pytest.raises(
+        ProtocolError, match=r"^expected at least 4 of 5 ranks to go on with noise in the sum, found 3: "
+    ):
+        check_crowd(settings_of(*flags), after)

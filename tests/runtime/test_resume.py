@@ -84,6 +84,8 @@ CASES += [
     ("admm", (*COMPLETE, "--exchange", "shares", "--share-mode", "full")),
     ("ip-admm", ("--batch", "fixed:7", "--mechanism", "gaussian")),
     ("dp-dda", ("--wire", "float32")),
+    ("dp-dda", ("--noise-schedule", "optimal")),
+    ("momentum", (*COMPLETE, "--exchange", "shares", "--noise-in", "sum", "--noise-schedule", "optimal")),
 ]  # fmt: skip
 
 

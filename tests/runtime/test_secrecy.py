@@ -15,7 +15,9 @@ from dpmpi.errors import ConfigError, SealBroken
 from dpmpi.network.channel import TRAILER_BYTES
 from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.exchange.shares import SharesExchange
+from dpmpi.network.graph import make_graph
 from dpmpi.network.handshake import _check_claims, agree_on_secrets
+from dpmpi.network.route import Routes
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.sealed import SealedTransport
 from dpmpi.run import main
@@ -30,11 +32,10 @@ def check(ranks, *flags):
 REFUSED = [
     (2, ("--graph", "complete"), "expected at least 3 ranks for shares"),
     (1, ("--graph", "complete"), "found 1"),
-    (20, ("--graph", "ring"), "neighbourhoods of ring would expose the vectors of 20 of 20 ranks at once"),
-    (21, ("--graph", "ring"), "neighbourhoods of ring would add up to more over the rounds"),
-    (20, ("--graph", "ring", "--algorithm", "admm"), "would add up to more over the rounds"),
-    (21, ("--graph", "ring", "--algorithm", "admm"), "expose the vectors of 21 of 21"),
-    (20, ("--graph", "torus", "--algorithm", "ip-admm"), "add up to more"),
+    (5, ("--graph", "path", "--share-mode", "full"), "stays connected without any 1 ranks for full shares"),
+    (9, ("--graph", "ring", "--share-mode", "full", "--colluders", 2), "stays connected without any 2 ranks"),
+    (5, ("--graph", "ring", "--share-mode", "full", "--masks", "all"), "expected --graph complete for full shares"),
+    (5, ("--graph", "ring", "--colluders", 4), "expected --colluders to leave 2 honest ranks of 5, found 4"),
     (5, ("--graph", "complete", "--algorithm", "ldp-gd"), "ldp-gd looks at each neighbour's vector"),
     (6, ("--graph", "complete", "--algorithm", "sampled-dda"), "sampled-dda mixes pairs of ranks"),
     (5, ("--graph", "complete", "--weights", "laplacian"), "equal weights 1/n for shares, found --weights laplacian"),
@@ -57,8 +58,20 @@ def test_a_complete_graph_is_fine(name, weights):
         check(ranks, "--graph", "complete", "--weights", weights, "--algorithm", name)
 
 
-def test_a_method_that_adds_up_over_all_may_have_any_graph():
-    check(5, "--graph", "ring", "--algorithm", "dp-admm")
+@pytest.mark.parametrize("name", ["dp-dda", "momentum", "dgd", "admm", "dp-admm"])
+def test_sums_over_all_ranks_may_travel_along_any_graph(name):
+    for graph in ("ring", "path", "star", "torus:rows=3,columns=3"):
+        check(9, "--graph", graph, "--algorithm", name)
+    for graph in ("ring", "torus:rows=3,columns=3"):
+        check(9, "--graph", graph, "--algorithm", name, "--share-mode", "full")
+
+
+def test_a_route_is_for_sums():
+    with pytest.raises(
+        ConfigError, match=r"^--route is for sums over all ranks, which momentum does not ask for in plain"
+    ):
+        plan_of(settings_of("--route", "tree"), [100] * 4, 8).check()
+    plan_of(settings_of("--route", "tree", "--algorithm", "dp-admm"), [100] * 4, 8).check()
 
 
 def test_plain_runs_are_not_looked_at():
@@ -74,7 +87,7 @@ def test_nothing_is_agreed_on_where_nothing_is_secret():
     assert not messages.secret
     assert messages.identities is None
     assert messages.carrier(transport, None) is transport
-    assert isinstance(messages.exchange(transport, 0, None), PlainExchange)
+    assert isinstance(messages.exchange(transport, 0, None, routes=Routes(make_graph("ring", 4, 0))), PlainExchange)
 
 
 def test_pairs_agree_and_no_two_secrets_are_the_same():
@@ -104,7 +117,8 @@ def test_full_shares_are_always_sealed(flags, seals, shares):
     secrets = agree_on_secrets(transport)
     carrier = messages.carrier(transport, secrets)
     assert isinstance(carrier, SealedTransport) == seals
-    assert isinstance(messages.exchange(carrier, 0, secrets), SharesExchange) == shares
+    routes = Routes(make_graph("complete", 3, 0))
+    assert isinstance(messages.exchange(carrier, 0, secrets, routes=routes), SharesExchange) == shares
 
 
 def test_room_is_left_for_the_noise_of_a_sum():
@@ -113,12 +127,18 @@ def test_room_is_left_for_the_noise_of_a_sum():
     secrets = agree_on_secrets(transport)
 
     def make(settings, sigma):
-        return settings.messages.exchange(transport, 0, secrets, tail=settings.noise.tail(sigma, 3))
+        tail = settings.noise.tail(plan_of(settings, [50] * 3, 2), sigma)
+        routes = Routes(make_graph("complete", 3, 0))
+        return settings.messages.exchange(transport, 0, secrets, routes=routes, tail=tail)
 
     make(alone, 1e5)
     make(inside, 1e3)
     with pytest.raises(ConfigError, match=r"use (fewer --share-bits|at most \d+ fractional bits)$"):
         make(inside, 1e5)  # 40 deviations do not fit into 2^22
+    rounds = ("--noise-in", "sum", "--noise-schedule", "optimal", "--rounds", "100")
+    make(inside, 5e4)
+    with pytest.raises(ConfigError, match=r"use (fewer --share-bits|at most \d+ fractional bits)$"):
+        make(settings_of(*flags, *rounds), 5e4)  # some rounds have more noise
 
 
 class Relay(LoopbackTransport):

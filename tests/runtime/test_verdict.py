@@ -8,6 +8,7 @@ import pytest
 
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.problem.losses import LOSSES
 from dpmpi.runtime.verdict import MOST_NOISE, WEAK_NOISE, Figures, hardness, verdict, worse_than_nothing
 
 ORDER = ("good", "weak", "mostly noise")
@@ -53,7 +54,7 @@ def test_the_flagship_of_the_first_edition_is_mostly_noise_before_it_starts():
     assert "58.8 times" in found.line
     assert "auto" in found.line
     assert verdict(replace(flagship, flow=17.0)).word == "good"  # the settings are at fault, not the noise
-    assert worse_than_nothing("hinge", 13.0) is not None
+    assert worse_than_nothing(LOSSES["hinge"].at_zero, 13.0) is not None
 
 
 def test_a_run_that_stops_before_a_rare_class_shows_is_weak():
@@ -91,9 +92,10 @@ def test_without_noise_nothing_is_too_far():
 
 
 def test_an_objective_above_that_of_zeros_is_called_that():
-    assert worse_than_nothing("logistic", 0.69) is None
-    assert "0.6931" in str(worse_than_nothing("logistic", 0.70))
-    assert [worse_than_nothing(loss, 1.5) is None for loss in ("hinge", "squared")] == [False, True]
+    zero = LOSSES["logistic"].at_zero
+    assert worse_than_nothing(zero, 0.69) is None
+    assert "0.6931" in str(worse_than_nothing(zero, 0.70))
+    assert [worse_than_nothing(LOSSES[loss].at_zero, 1.5) is None for loss in ("hinge", "squared")] == [False, True]
 
 
 @pytest.mark.parametrize("wrong", [{"ranks": 0}, {"nu": -1.0}, {"share": 0.7}, {"clip": 0.0}])
@@ -105,3 +107,27 @@ def test_figures_that_no_run_has_are_refused(wrong):
 def test_the_pairs_of_neighbouring_words_are_adjacent():
     steps = pairwise(words(figures(N) for N in range(100, 4000, 50)))
     assert all(0 <= a - b <= 1 for a, b in steps)
+
+
+def test_numbers_have_limits_of_their_own():
+    good, weak, noise = (figures(N, m=11, n=4, numbers=True) for N in (5000, 400, 60))
+    assert [verdict(each).word for each in (good, weak, noise)] == ["good", "weak", "mostly noise"]
+    assert hardness(weak) == pytest.approx(weak.nu * math.sqrt(11))
+    enough = verdict(noise).figures["records_that_would_do"]
+    assert verdict(figures(enough, m=11, n=4, numbers=True)).word == "good"
+
+
+def test_more_classes_are_harder_to_see():
+    ten = figures(30_000, classes=10)
+    assert hardness(ten) == pytest.approx(5 * hardness(figures(30_000)))
+    assert verdict(figures(3_000)).word == "good"
+    assert verdict(figures(3_000, classes=10)).word != "good"
+
+
+def test_a_budget_that_ends_training_makes_it_worse():
+    cut = [verdict(replace(figures(10_000), fits=s)) for s in (1.0, 0.6, 0.2, 0.01, 0.0)]
+    assert [each.word for each in cut] == ["good", "good", "weak", "mostly noise", "mostly noise"]
+    assert "room for 20% of the planned releases" in cut[2].line
+    assert "budget" not in cut[0].line
+    weak = next(N for N in range(4000, 100, -50) if verdict(figures(N)).word == "weak") + 50
+    assert verdict(replace(figures(weak), fits=0.6)).word == "weak"  # fewer rounds of the same noise

@@ -13,6 +13,7 @@ other. Every rank brings as many records as before.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +22,14 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.crypto.mask_graph import circulant
 from dpmpi.errors import ConfigError
 from dpmpi.network.graph import Graph, make_graph
+from dpmpi.network.route import all_sent, butterfly_sent, choose
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule
 from dpmpi.runtime.cost.dry_run import Hosts, everyone_waits, neighbours_wait, pairs_wait
 from dpmpi.runtime.cost.fit import CONSTANTS, Fit
+from dpmpi.runtime.messages import SharedSums
 from dpmpi.runtime.plan import Plan, count_sent
 
 SIZES = (20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -46,7 +50,13 @@ class Pattern:
     sample_edges: int | None
     """Edges a round, if they are sampled."""
     messages: tuple[tuple[str, int, float], ...]
-    """(audience, bytes, how many times in an active round)"""
+    """(way, bytes of a vector with what comes on top of it in a message, how many times in an active round)"""
+    overhead: int = 0
+    """Bytes on top of the numbers in a message."""
+    route: str = "auto"
+    """The route of sums that was asked for."""
+    connectivity: int | None = None
+    """That of the ranks which share masks; None for all neighbours."""
 
     def edges(self, ranks: int) -> float | None:
         """Return how many edges the graph has on `ranks` ranks; None for one that does not grow."""
@@ -75,16 +85,31 @@ class Pattern:
 
     def count(self, ranks: int) -> tuple[int, int] | None:
         """Return the messages and bytes of a run of `ranks` ranks; None for a graph that does not grow."""
-        speakers = ranks if self.sample_edges is None else 2 * self.sample_edges
-        pairs = {"everyone": speakers * (ranks - 1.0)}
-        if self.sample_edges is not None:
-            pairs["neighbours"] = speakers
-        elif (edges := self.edges(ranks)) is not None:
-            pairs["neighbours"] = 2.0 * edges
-        if any(audience not in pairs for audience, _, _ in self.messages):
+        edges = self.edges(ranks)
+        if edges is None and self.sample_edges is None:
             return None
-        messages, total = count_sent(self.messages, pairs)
-        return round(self.rounds * messages), round(self.rounds * total)
+
+        def one_exchange(way: str, size: int) -> tuple[float, float]:
+            if way == "sum":
+                messages, payload = all_sent(self.sum_route(ranks, size), ranks, size - self.overhead)
+                return self.rounds * messages, self.rounds * (payload + messages * self.overhead)
+            sent = self.rounds * (
+                2.0 * self.sample_edges if self.sample_edges else self._ends(way, ranks, edges or 0.0)
+            )
+            return sent, sent * size
+
+        return count_sent(self.messages, one_exchange)
+
+    def _ends(self, way: str, ranks: int, edges: float) -> float:
+        """Return how many messages it takes all ranks to tell their vectors in this way."""
+        if way == "partners" and self.connectivity is not None:
+            return 2.0 * len(circulant(ranks, min(ranks - 1, self.connectivity)))
+        return ranks * (ranks - 1.0) if way == "everyone" else 2.0 * edges
+
+    def sum_route(self, ranks: int, size: int) -> str:
+        """Return the route of sums of vectors of this size."""
+        complete = self.edges(ranks) == ranks * (ranks - 1) / 2
+        return choose(self.route, complete, ranks, size - self.overhead)
 
     def alike(self, ranks: int) -> bool:
         """Return whether a rank sends about as many messages as in the run itself."""
@@ -92,6 +117,16 @@ class Pattern:
         if here is None or there is None or self.sample_edges is not None:
             return self.sample_edges is not None
         return abs(there[0] / ranks - here[0] / self.ranks) <= 0.1 * here[0] / self.ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What lies between hosts that are far apart: b bytes to each of d peers take latency + d b / bandwidth."""
+
+    latency: float = 0.0
+    """Seconds, one way."""
+    bandwidth: float = math.inf
+    """Bytes a second that leave a host."""
 
 
 @lru_cache(maxsize=4)
@@ -107,15 +142,20 @@ def pattern_of(plan: Plan) -> Pattern:
     config, schedule = plan.config, plan.schedule
     busiest = max(range(schedule.size), key=plan.active.__getitem__)
     active, overhead = max(1, plan.active[busiest]), plan.settings.messages.overhead
-    pattern = tuple((audience, size + overhead, times / active) for audience, size, times in plan.sent(busiest))
+    pattern = tuple((way, size + overhead, times / active) for way, size, times in plan.sent(busiest))
     sampled = None if isinstance(schedule, StaticSchedule) else schedule.edges_per_round
-    return Pattern(config.graph, schedule.size, config.seed, plan.rounds, sampled, pattern)
+    messages = plan.settings.messages
+    few = messages.connectivity(schedule.graph) if isinstance(messages, SharedSums) else None
+    return Pattern(config.graph, schedule.size, config.seed, plan.rounds, sampled, pattern, overhead, config.route, few)
 
 
-def seconds(pattern: Pattern, ranks: int, work: float, fitted: Fit, hosts: Hosts) -> float | None:
+def seconds(
+    pattern: Pattern, ranks: int, work: float, fitted: Fit, hosts: Hosts, link: Link | None = None
+) -> float | None:
     """Return the seconds of a run of `ranks` ranks that compute for `work` seconds in a round, by (1).
 
-    None for graphs that do not grow, or are too large to be rehearsed.
+    `link` is what lies between them, if they are far apart. None for graphs that do not grow, or are too large to be
+    rehearsed.
     """
     edges = pattern.edges(ranks)
     complete = pattern.graph.partition(":")[0] == "complete" and pattern.sample_edges is None
@@ -124,11 +164,14 @@ def seconds(pattern: Pattern, ranks: int, work: float, fitted: Fit, hosts: Hosts
     hosts = Hosts(min(hosts.ranks, ranks), hosts.cores)
     graph = None if complete else pattern.make_graph(ranks)
     u = work + exchange_seconds(pattern, ranks, graph, fitted, hosts)
-    transit = sum(times for _, _, times in pattern.messages) * fitted.transit_seconds
+    ways = [(times, *_on_the_way(pattern, ranks, graph, way, size)) for way, size, times in pattern.messages]
+    transit = sum(times * hops for times, hops, _ in ways) * fitted.transit_seconds
+    if link is not None:
+        transit += sum(times * (hops * link.latency + sent / link.bandwidth) for times, hops, sent in ways)
     if pattern.sample_edges is not None and graph is not None:
         schedule = SampledSchedule(graph, pattern.sample_edges, pattern.seed)
         return pairs_wait(schedule, float(u[0]), transit, hosts, pattern.rounds)
-    if graph is None or any(audience == "everyone" for audience, _, _ in pattern.messages):
+    if graph is None or any(way != "neighbours" for way, _, _ in pattern.messages):
         return everyone_waits(u, transit, hosts, pattern.rounds)
     return neighbours_wait(np.array(graph.edges, np.int64).reshape(-1, 2), u, transit, hosts, pattern.rounds)
 
@@ -138,10 +181,43 @@ def exchange_seconds(pattern: Pattern, ranks: int, graph: Graph | None, fitted: 
     everyone = [ranks - 1] * ranks
     near = [1] * ranks if pattern.sample_edges is not None else everyone if graph is None else graph.degrees
     total = np.zeros(ranks)
-    for audience, size, times in pattern.messages:
-        peers = everyone if audience == "everyone" else near
+    for way, size, times in pattern.messages:
+        if way == "sum":
+            total += times * _sum_seconds(pattern, ranks, size, fitted, hosts)
+            continue
+        peers: Sequence[int] | Array = everyone if way == "everyone" else near
+        if way == "partners" and pattern.connectivity is not None:
+            peers = [min(ranks - 1, pattern.connectivity)] * ranks
         total += times * fitted.exchange(np.array(peers, np.float64), size, hosts)
     return total + fitted.nap_seconds * hosts.crowding
+
+
+def _sum_seconds(pattern: Pattern, ranks: int, size: int, fitted: Fit, hosts: Hosts) -> float:
+    """Return the seconds of a core that a sum takes a rank, on average."""
+    route, payload = pattern.sum_route(ranks, size), size - pattern.overhead
+    messages, numbers = all_sent(route, ranks, payload)
+    hops = {"direct": 1.0, "tree": 2.5}.get(route) or butterfly_sent(ranks, payload).hops
+    waits = hops * float(fitted.exchange(np.zeros(1), 0.0, hosts)[0])
+    sent = numbers + messages * pattern.overhead
+    return waits + (messages * fitted.latency_seconds + sent * fitted.seconds_per_byte) / ranks
+
+
+def _on_the_way(pattern: Pattern, ranks: int, graph: Graph | None, way: str, size: int) -> tuple[int, int]:
+    """Return how many messages of an exchange follow each other, and the bytes that leave a host in turn."""
+    if way == "sum":
+        route, payload = pattern.sum_route(ranks, size), size - pattern.overhead
+        if route == "tree":
+            depth, most = (1, ranks - 1) if graph is None else (len(graph.levels(0)) - 1, max(graph.degrees))
+            return 2 * depth, max(2 * depth, most) * size
+        if route == "butterfly":
+            sent = butterfly_sent(ranks, payload)
+            return sent.hops, sent.payload + sent.messages * pattern.overhead
+        return 1, (ranks - 1) * size
+    if pattern.sample_edges is not None:
+        return 1, size
+    if way == "partners" and pattern.connectivity is not None:
+        return 1, min(ranks - 1, pattern.connectivity) * size
+    return 1, (ranks - 1 if graph is None or way == "everyone" else max(graph.degrees)) * size
 
 
 def sizes(own: int) -> list[int]:

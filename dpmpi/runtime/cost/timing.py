@@ -15,10 +15,11 @@ import numpy as np
 from dpmpi.core import Mix, public
 from dpmpi.network.channel import TRAILER_BYTES, Neighbourhood, Transport
 from dpmpi.network.collective import on_all_ranks, on_first_rank
-from dpmpi.network.exchange.plain import PlainExchange, payload_bytes
+from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.graph import make_graph
 from dpmpi.network.launcher import usable_cores
 from dpmpi.network.schedule import StaticSchedule
+from dpmpi.network.sums import payload_of
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.meter import Meter
 from dpmpi.privacy.releases import Recorder
@@ -61,7 +62,7 @@ def measure(transport: MpiTransport, turns: int = 5, turn_seconds: float = 0.1) 
     ring, complete, alone = map(StaticSchedule, graphs)
 
     def talk(schedule: StaticSchedule, length: int) -> dict[str, float]:
-        return {"peers": schedule.graph.degrees[transport.rank], "bytes": payload_bytes(length) + TRAILER_BYTES}
+        return {"peers": schedule.graph.degrees[transport.rank], "bytes": payload_of(length, "float64") + TRAILER_BYTES}
 
     runs: list[tuple[dict[str, float], Many]] = []
     for schedule in (ring, complete):

@@ -6,9 +6,10 @@
     metrics/rank-003.jsonl  one line per evaluation
     waits/rank-003.json     whom rank 3 waited for, over time
     process/rank-003.json   how long rank 3 took, if it keeps that to itself, see process_figures.py
-    model.npz               x (mean over ranks), x_rank (with plain messages), algorithm, config
+    model.npz               the model, see dpmpi.model.file
     .run                    the name of the run, by which ranks that share a disk know each other
     checkpoint/             what a run needs to go on, see dpmpi.runtime.recovery.checkpoint; gone when it has ended
+    failure/rank-003.txt    the traceback of what rank 3 failed with, which may quote records: for its owner alone
     stall/                  who waited for whom when nothing moved any more, see dpmpi.network.stall
     ended.txt               why the run ended early, if it did
 
@@ -18,7 +19,6 @@ Files are written to a temporary name first and renamed, so that a reader never 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -28,11 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from dpmpi.core import Array
 from dpmpi.core.files import write_file, writing
 from dpmpi.errors import ConfigError
+from dpmpi.model import Model
 from dpmpi.privacy.ledger import in_use
 from dpmpi.runtime.output.console import say
 
@@ -97,6 +95,15 @@ class RunDirectory:
         with writing(self.path / "private" / f"rank-{rank:03d}.jsonl", private=True, exclusive=True) as file:
             file.writelines(f"{json.dumps(line, allow_nan=False)}\n".encode() for line in lines)
 
+    def write_failure(self, rank: int, text: str) -> Path | None:
+        """Write the traceback of an error for the rank's owner alone; return where, None if the disk does not allow."""
+        path = self.path / "failure" / f"rank-{rank:03d}.txt"
+        try:
+            write_file(path, text, private=True)
+        except OSError:
+            return None
+        return path
+
     def write_text(self, name: str, text: str) -> None:
         """Write a small file."""
         write_file(self.path / name, text)
@@ -116,19 +123,9 @@ class RunDirectory:
         """Write summary.json."""
         self.write_text("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
-    def write_model(self, x: Array, x_rank: Array | None, constant: float, algorithm: str, config: str) -> None:
-        """Write model.npz; `x_rank` is None where nobody sees a rank's own model.
-
-        With the constant c beside the features, the score of a record a is
-
-            (<a, x[:-1]> + c x[-1]) / sqrt(1 + c^2) = <a, coefficients> + intercept                        (1)
-        """
-        scale = 1.0 / math.hypot(1.0, constant)
-        arrays: dict[str, Any] = {"x": x, "algorithm": np.array(algorithm), "config": np.array(config)}
-        arrays["coefficients"] = scale * x[:-1] if constant else x
-        arrays["intercept"] = np.array(scale * constant * x[-1] if constant else 0.0)
-        with writing(self.path / "model.npz") as file:
-            np.savez(file, **arrays if x_rank is None else arrays | {"x_rank": x_rank})
+    def write_model(self, model: Model) -> None:
+        """Write model.npz."""
+        model.save(self.path / "model.npz")
 
 
 class Metrics:

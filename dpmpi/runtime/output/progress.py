@@ -6,15 +6,19 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
+from dpmpi.runtime.budget import Fits
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.live_epsilon import LiveEpsilon
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.plan import Plan
+
+Listener: TypeAlias = Callable[[str, dict[str, Any]], None]
+"""Is told what happens, as `--log-json` prints it: "start", "round" or "evaluation", and the figures."""
 
 PIECE_SECONDS = 0.25
 GLANCE_SECONDS = 1.0
@@ -22,6 +26,10 @@ GLANCE_SECONDS = 1.0
 LINE_SECONDS, LATER_SECONDS = 5.0, 30.0
 """Lines of a log are so far apart, and later on so far."""
 EARLY_SECONDS = 300.0
+
+
+PACES = ("round", "rounds", "seconds", "rounds_per_second", "seconds_left", "bytes")
+"""The figures of every round."""
 
 
 @dataclass
@@ -39,6 +47,10 @@ class Figures:
     accuracy: float | None = None
     epsilon: float | None = None
     budget: float | None = None
+    epsilon_with_earlier_runs: float | None = None
+    """Of the rank that has spent most, by its ledger."""
+    budget_of_all_runs: float | None = None
+    """What that rank may spend in all of them."""
     bytes: int | None = None
     """Sent by all ranks, as foreseen."""
 
@@ -52,11 +64,18 @@ class Figures:
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.4f}")
         if self.epsilon is not None:
-            of = "" if self.budget is None else f" of {self.budget:.3g}"
-            parts.append(f"epsilon {self.epsilon:.3g}{of}")
+            parts.append(self._spent(self.epsilon))
         if self.bytes is not None:
             parts.append(f"{in_bytes(self.bytes)} sent")
         return "  ".join(parts)
+
+    def _spent(self, epsilon: float) -> str:
+        """Return what was spent of what: a budget is for all runs of a ledger together."""
+        total, limit = self.epsilon_with_earlier_runs, self.budget_of_all_runs
+        if total is not None and limit is not None:
+            return f"epsilon {total:.3g} of {limit:.3g} with earlier runs, {epsilon:.3g} in this one"
+        of = "" if self.budget is None else f" of {self.budget:.3g}"
+        return f"epsilon {epsilon:.3g}{of}" + ("" if total is None else f", {total:.3g} with earlier runs")
 
     def line(self) -> str:
         """Return everything, on one line."""
@@ -81,19 +100,27 @@ class Progress:
         as_json: bool = False,
         bytes_a_round: float | None = None,
         live: LiveEpsilon | None = None,
+        listen: Listener | None = None,
+        bar: bool = False,
     ) -> None:
-        """Begin after round `completed`. Without `live` no epsilon is shown."""
+        """Begin after round `completed`. Without `live` no epsilon is shown.
+
+        `listen` is told every round, on whatever rank. `bar`: one that suits terminals and notebooks, wherever it is.
+        """
         self._shown = shown
         self._json = shown and as_json
         self._bytes_a_round = bytes_a_round
         self._live = live
+        self._listen = listen
         self._begin = self._spoke = time.monotonic()
         self._first = completed
         self._figures = Figures(completed, rounds)
         self._bar: Any = None
-        if shown and not as_json and sys.stderr.isatty():
-            from tqdm import tqdm  # noqa: PLC0415 - one rank only
-
+        if shown and not as_json and (bar or sys.stderr.isatty()):
+            if bar:
+                from tqdm.auto import tqdm  # noqa: PLC0415 - one rank only
+            else:
+                from tqdm import tqdm  # noqa: PLC0415 - likewise
             self._bar = tqdm(total=rounds, initial=completed, unit="round", dynamic_ncols=True, leave=False)
 
     def __enter__(self) -> Progress:
@@ -108,8 +135,11 @@ class Progress:
     def pieces(self, done: int, stop: int) -> Iterator[int]:
         """Yield the rounds up to which to run next, so that a piece takes a fraction of a second.
 
-        Pieces are no barriers: a rank that is not shown runs to `stop` at once.
+        Pieces are no barriers: a rank that is not shown runs to `stop` at once. Who listens hears of every round.
         """
+        if self._listen is not None:
+            yield from range(done + 1, stop + 1)
+            return
         size = 1
         while done < stop:
             piece = min(stop, done + size) if self._shown else stop
@@ -121,12 +151,16 @@ class Progress:
 
     def update(self, done: int) -> None:
         """Note that the rounds up to `done` are complete; speak if it is time to."""
-        if not self._shown:
-            return
         now = time.monotonic()
         if self._bar is not None:
             self._bar.update(done - self._figures.round)
         self._figures.round = done
+        if self._listen is not None:
+            self._keep_pace(now)
+            paces = {name: getattr(self._figures, name) for name in PACES}
+            self._listen("round", paces)
+        if not self._shown:
+            return
         if now - self._spoke < self._silence(now):
             return
         self._spoke = now
@@ -140,13 +174,15 @@ class Progress:
 
     def note(self, evaluation: Evaluation, optimum: float | None) -> None:
         """Show the latest figures next to the rounds."""
-        if not self._shown:
+        if not self._shown and self._listen is None:
             return
         figures = self._figures
         figures.objective, figures.accuracy = evaluation.objective, evaluation.accuracy
         figures.suboptimality = None if optimum is None else evaluation.objective - optimum
-        if self._json or self._bar is not None:
+        if self._json or self._bar is not None or self._listen is not None:
             self._look(time.monotonic())
+        if self._listen is not None:
+            self._listen("evaluation", vars(figures) | asdict(evaluation))
         if self._bar is not None:
             self._bar.set_postfix_str(figures.text(), refresh=False)
         self.tell("evaluation", **vars(figures))
@@ -159,6 +195,14 @@ class Progress:
 
     def _look(self, now: float) -> None:
         """Bring the figures that change with every round up to date."""
+        self._keep_pace(now)
+        if self._live is not None:
+            figures, live = self._figures, self._live
+            figures.epsilon, figures.budget = live.epsilon(figures.round), live.budget
+            figures.epsilon_with_earlier_runs, figures.budget_of_all_runs = live.with_earlier_runs(figures.round)
+
+    def _keep_pace(self, now: float) -> None:
+        """Bring those up to date that cost nothing."""
         figures = self._figures
         figures.seconds = now - self._begin
         if figures.round > self._first and figures.seconds > 0.0:
@@ -166,8 +210,6 @@ class Progress:
             figures.seconds_left = (figures.rounds - figures.round) / figures.rounds_per_second
         if self._bytes_a_round is not None:
             figures.bytes = round(self._bytes_a_round * figures.round)
-        if self._live is not None:
-            figures.epsilon, figures.budget = self._live.epsilon(figures.round), self._live.budget
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Print a JSON object, if they are asked for."""
@@ -177,36 +219,50 @@ class Progress:
 
 
 def watch(
-    plan: Plan, *, shown: bool, completed: int = 0, live: LiveEpsilon | None = None, results: str | None = None
+    plan: Plan,
+    *,
+    shown: bool,
+    completed: int = 0,
+    live: LiveEpsilon | None = None,
+    results: str | None = None,
+    listen: Listener | None = None,
+    bar: bool = False,
+    fits: Fits | None = None,
 ) -> Progress:
     """Return the display of a run after round `completed`, as its settings ask for; `results` is its directory."""
+    fits = fits or Fits()
     config, graph = plan.config, plan.schedule.graph
-    shown = shown and not config.quiet
+    shown = shown and (bar or not config.quiet)
     progress = Progress(
         plan.rounds,
         shown=shown,
         completed=completed,
         as_json=config.log_json,
         live=live,
-        bytes_a_round=plan.bytes() / plan.rounds if shown else None,
+        bytes_a_round=plan.bytes() / plan.rounds if shown or listen is not None else None,
+        listen=listen,
+        bar=bar,
     )
-    expected, derived = plan.verdict(), plan.derivation()
-    if shown and not config.log_json and not completed:
-        for line in (f"derived: {derived}" if derived else None, expected and expected.line):
+    expected, derived = plan.verdict(fits.share(plan.records)), plan.derivation()
+    if shown and not config.quiet and not config.log_json and not completed:
+        for line in (f"derived: {derived}" if derived else None, fits.line(), expected and expected.line):
             if line:
                 say(line)
-    progress.tell(
-        "start",
-        algorithm=config.algorithm,
-        ranks=graph.size,
-        rounds=plan.rounds,
-        completed=completed,
-        dimension=plan.dimension,
-        graph=graph.name,
-        derived=derived,
-        verdict=expected and expected.word,
-        results=results,
-    )
+    told = {
+        "algorithm": config.algorithm,
+        "ranks": graph.size,
+        "rounds": plan.rounds,
+        "completed": completed,
+        "dimension": plan.dimension,
+        "graph": graph.name,
+        "derived": derived,
+        "verdict": expected and expected.word,
+        "budget": fits.line(),
+        "results": results,
+    }
+    progress.tell("start", **told)
+    if listen is not None:
+        listen("start", told)
     return progress
 
 

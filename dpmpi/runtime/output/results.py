@@ -23,6 +23,7 @@ from dpmpi.runtime.output.process_figures import merged
 
 REPETITION = frozenset(
     {"seed", "insecure-noise-seed", "out", "ledger", "keys", "deadline", "ranks", "checkpoint-every", "on-failure"}
+    | {"plugin"}
 )
 """Runs that differ in these settings alone are repetitions of each other."""
 ALIASES = {
@@ -38,6 +39,9 @@ COLUMNS = (
     ("suboptimality", "suboptimality", ".3g"),
     ("error", "relative error", ".3g"),
     ("accuracy", "accuracy", ".4f"),
+    ("private_evaluation.metrics.accuracy.value", "accuracy, private", ".4f"),
+    ("private_evaluation.metrics.rmse.value", "RMSE, private", ".4g"),
+    ("private_evaluation.metrics.deviance.value", "deviance, private", ".4g"),
     ("privacy.epsilon", "epsilon, certified", ".4g"),
     ("privacy.epsilon_theorem", "epsilon, paper's theorem", ".4g"),
     ("communication.bytes", "bytes", ",.0f"),

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from dpmpi import __version__
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
-from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
+from dpmpi.privacy.events import ReadRows, ReleaseEvent, from_list, to_list
 from dpmpi.privacy.filters import filter_epsilon
 from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.random_weights import laplace_figures
 from dpmpi.privacy.releases import spent_epsilon
+from dpmpi.privacy.spending import charged_to
 from dpmpi.runtime.assembly import Job
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.cost.dry_run import Hosts
@@ -40,6 +41,10 @@ TRAFFIC = (
 """What is counted of a rank and each of its peers."""
 FIGURES = ("objective", "accuracy", "rank_accuracy", "consensus_error", "error", "rank_error")
 """What an evaluation finds."""
+
+
+PARTS_OF_EPSILON: dict[str, ReadRows] = {"epsilon_training": "training", "epsilon_evaluation": "held-out"}
+"""What the rows of each part are charged for; the epsilon of the run is the larger one."""
 
 
 @runtime_checkable
@@ -116,8 +121,12 @@ def summarise(
         record.pop("host", None)
         spending, earlier = from_list(record.pop("spending")), from_list(record.pop("earlier"))
         record["epsilon"] = spent_epsilon(spending, config.delta) if private else None
-        if private and spending and all(_pure(event) for event in spending):
-            found = laplace_figures(spending, config.delta)
+        for name, part in PARTS_OF_EPSILON.items():
+            apart = private and job.plan.held_out is not None
+            record[name] = spent_epsilon(charged_to(spending, part), config.delta) if apart else None
+        training = charged_to(spending, "training")
+        if private and training and all(_pure(event) for event in training):
+            found = laplace_figures(training, config.delta)
             figures = max(figures or found, found, key=lambda each: each["l1"])
         add_up = private and bool(earlier)
         order = record.pop("filter_order")
@@ -129,7 +138,7 @@ def summarise(
     epsilon_lost = _of_the_lost(job) if private and job.past.lost else None
     epsilons = [record["epsilon"] for record in ranks] + ([epsilon_lost] if job.past.lost else [])
     best = None if optimum is None else optimum.value
-    training = max(record["training_seconds"] for record in ranks) if shared else None
+    seconds = max(record["training_seconds"] for record in ranks) if shared else None
     schedule = job.plan.schedule
     graph = schedule.graph
     return {
@@ -150,15 +159,18 @@ def summarise(
         "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
         "started": started if shared else None,
         "wall_seconds": wall if shared else None,
-        "rounds_per_second": None if training is None else job.plan.rounds / training,
+        "rounds_per_second": None if seconds is None else job.plan.rounds / seconds,
         "privacy": {
             "private": private and None not in epsilons,
             "calibration": config.calibration if config.epsilon is not None else None,
             "adversary": "wire",
             "noise_in": job.settings.noise.place,
             "colluders": job.settings.noise.colluders,
+            "pair_noise": job.settings.noise.describe(),
             "delta": config.delta,
             "epsilon": None if None in epsilons else max(epsilons),
+            **{name: _largest([record[name] for record in ranks]) for name in PARTS_OF_EPSILON},
+            "unit": job.settings.unit,
             "epsilon_lost": epsilon_lost,
             "epsilon_groups": {str(k): _largest(each) for k, each in groups.items()} if not job.past.lost else None,
             "epsilon_theorem": job.plan.claimed_epsilon(min(job.sigmas)),
@@ -178,7 +190,7 @@ def summarise(
             "sealed": messages.sealed,
             "identities": messages.identities,
         },
-        "cost": None if hosts is None or training is None else _cost(job, ranks, max(hosts.values()), training),
+        "cost": None if hosts is None or seconds is None else _cost(job, ranks, max(hosts.values()), seconds),
         "timings": "shared" if shared else "own",
         "starts": job.incarnation + 1,
         "ranks_at_start": job.past.origin,
@@ -218,8 +230,11 @@ def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: f
 
 def _verdict(job: Job, evaluation: Evaluation | None) -> dict[str, Any] | None:
     """Return what was to be expected, and whether the model turned out worse than none at all."""
-    expected = job.plan.verdict()
-    worse = None if evaluation is None else worse_than_nothing(job.config.loss, evaluation.objective)
+    expected = job.verdict()
+    zero = None if job.settings.loss is None else job.settings.loss.at_zero
+    worse = None if evaluation is None else worse_than_nothing(zero, evaluation.objective)
+    if job.fits.nothing_fits and not job.past.goes_on:
+        worse = "no budget was left for training: the model holds nothing of the records"
     if expected is None:
         return None if worse is None else {"word": None, "line": None, "afterwards": worse}
     return expected.figures | {"line": expected.line, "afterwards": worse}
@@ -238,6 +253,7 @@ def closing(summary: dict[str, Any], directory: Path, config: Config) -> str:
     told = {name: summary[name] for name in names}
     privacy, sent = summary["privacy"], summary["communication"]
     told |= {name: privacy[name] for name in ("private", "epsilon", "budget", "delta")}
+    told["epsilon_with_earlier_runs"] = (_spent_most(summary["per_rank"]) or {}).get("epsilon_with_earlier_runs")
     told |= {"messages": sent["messages"], "bytes": sent["bytes"], "seconds": summary["wall_seconds"]}
     return json.dumps({"type": "end", **told, "results": str(directory)})
 
@@ -250,14 +266,19 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("suboptimality", _number(summary["suboptimality"], ".3e")),
         ("accuracy", _number(summary["accuracy"], ".4f")),
         ("ranks' own", _number(summary["rank_accuracy"], ".4f")),
+        ("metrics", _metrics(summary.get("metrics"), "mean")),
+        ("worst rank", _metrics(summary.get("metrics"), "ranks_worst")),
+        ("optimum", _metrics(summary.get("metrics"), "reference")),
+        *_privately(summary.get("private_evaluation")),
         ("expected", _expected(summary["verdict"])),
         ("WARNING", (summary["verdict"] or {}).get("afterwards")),
         ("relative error", _number(summary["error"], ".3e")),
         ("consensus error", _number(summary["consensus_error"], ".3e")),
         ("privacy", _privacy(privacy)),
+        ("with earlier runs", _all_runs(summary["per_rank"])),
         ("secrecy", _secrecy(summary["secrecy"])),
         ("counted otherwise", _otherwise(privacy["laplace"])),
-        ("budgets", _budgets(summary["per_rank"])),
+        ("budgets", _budgets(summary)),
         ("messages", f"{communication['messages']:,}"),
         ("bytes", f"{communication['bytes']:,}"),
         ("seconds", f"{summary['wall_seconds']:.2f} ({summary['rounds_per_second']:.0f} rounds/s)"),
@@ -272,6 +293,39 @@ def table(summary: dict[str, Any], directory: Path) -> str:
     return "\n".join([title, *lines])
 
 
+SHOWN = ("majority", "balanced_accuracy", "auc", "f1", "log_loss", "rmse", "mae", "r2", "deviance")
+"""The metrics that the table at the end shows."""
+NOISE = "not told from noise"
+"""A figure of a private evaluation that is null."""
+
+
+def _metrics(found: Mapping[str, Any] | None, whose: str) -> str | None:
+    """Return the metrics of a model in one line; None if there are none."""
+    known = (found or {}).get(whose) or {}
+    shown = ("accuracy", *SHOWN) if whose != "mean" else SHOWN
+    told = [f"{name.replace('_', ' ')} {known[name]:.4g}" for name in shown if known.get(name) is not None]
+    return ", ".join(told) or None
+
+
+def _privately(found: Mapping[str, Any] | None) -> list[tuple[str, str | None]]:
+    """Return the rows of a private evaluation, with error bars."""
+    if found is None:
+        return []
+    if found["metrics"] is None:
+        return [("held-out rows", "not evaluated: no budget is left for it")]
+    told = {name: found["metrics"].get(name) for name in ("accuracy", *SHOWN)}
+    rows: list[tuple[str, str | None]] = [
+        (name.replace("_", " "), with_error(one)) for name, one in told.items() if one is not None
+    ]
+    return [*rows, ("held-out rows", f"{found['rows']:,}, evaluated privately")]
+
+
+def with_error(one: Mapping[str, float | None], form: str = ".4f") -> str:
+    """Return a figure of a private evaluation and its error, in words if it is null."""
+    value, error = one["value"], one["error"]
+    return NOISE if value is None or error is None else f"{value:{form}} +- {error:{form}}"
+
+
 def _expected(told: Mapping[str, Any] | None) -> str | None:
     """Return what was to be expected, where it is not a good model."""
     return None if told is None or told["word"] in (None, "good") else str(told["line"]).removeprefix("expect ")
@@ -282,14 +336,37 @@ def _lost(ranks: Sequence[int]) -> str | None:
     return f"rank {', '.join(map(str, ranks))}: the others went on without" if ranks else None
 
 
-def _budgets(ranks: Sequence[dict[str, Any]]) -> str | None:
-    stopped = [record["stopped"] for record in ranks if record["stopped"] is not None]
-    if all(record["budget"] is None for record in ranks):
+def _spent_most(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the rank that has spent most in all runs of its ledger; None if there was none before this one."""
+    known = [record for record in ranks if record.get("epsilon_with_earlier_runs") is not None]
+    return max(known, key=lambda record: float(record["epsilon_with_earlier_runs"]), default=None)
+
+
+def _all_runs(ranks: Sequence[dict[str, Any]]) -> str | None:
+    """Return what was spent in all runs of the ledgers, and of which budget."""
+    most = _spent_most(ranks)
+    if most is None:
         return None
-    if not stopped:
-        return "kept by all ranks"
-    spent = f"spent by {len(stopped)} of {len(ranks)} ranks, the first in round {min(stopped)}"
-    return f"{spent}; they went on without data"
+    of = "" if most["budget"] is None else f" of the budget {most['budget']:g}"
+    return f"epsilon {most['epsilon_with_earlier_runs']:.4g}{of}, on the rank that has spent most"
+
+
+def _budgets(summary: Mapping[str, Any]) -> str | None:
+    if all(record["budget"] is None for record in summary["per_rank"]):
+        return None
+    ended = budget_ended(summary)
+    return f"{ended}; they went on without data" if ended else "kept by all ranks"
+
+
+def budget_ended(summary: Mapping[str, Any]) -> str:
+    """Return in which round budgets ended training, and on how many ranks; nothing if they did not."""
+    ranks = summary["per_rank"]
+    stopped = [record["stopped"] for record in ranks if record["stopped"] is not None]
+    if not stopped or all(record["budget"] is None for record in ranks):
+        return ""
+    first, last = min(stopped), max(stopped)
+    when = f"round {first}" if first == last else f"rounds {first} to {last}"
+    return f"the budget ended training in {when} of {summary['rounds']}, on {len(stopped)} of {len(ranks)} ranks"
 
 
 def _secrecy(secrecy: dict[str, Any]) -> str | None:
@@ -329,6 +406,11 @@ def _privacy(privacy: dict[str, Any]) -> str:
     if privacy["epsilon"] is None:
         return "NOT PRIVATE: no finite epsilon can be certified for so little noise"
     text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
+    if privacy["unit"] != "record":
+        text += f"; unit: {privacy['unit']}"
+    if privacy["epsilon_evaluation"] is not None:
+        training, evaluation = privacy["epsilon_training"], privacy["epsilon_evaluation"]
+        text += f"; training {training:.4g}, evaluation {evaluation:.4g} on other rows"
     if privacy["calibration"] == "theorem":
         claim = privacy["epsilon_theorem"]
         if claim is None or privacy["epsilon"] > claim:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpmpi.errors import CheckpointError, ConfigError, CutOff, LedgerError, RankLost
+from dpmpi.errors import CheckpointError, ConfigError, CutOff, LedgerError, ProtocolError, RankLost
 from dpmpi.network.channel import Transport, World
 from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.handshake import Meeting, meet, roster_digest
@@ -18,6 +18,7 @@ from dpmpi.runtime.assembly import Past, claim_of
 from dpmpi.runtime.budget import ledger_file, read_budget
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import from_text
+from dpmpi.runtime.noise import SumNoise
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.recovery.checkpoint import (
     check_snapshot_owner,
@@ -72,7 +73,7 @@ def _own_past(directory: RunDirectory, given: dict[str, Any], world: Transport) 
         text = (path / "config.toml").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"--resume takes the directory of a run, found none at {path}: {error}") from error
-    original = from_text(text, path / "config.toml", {})
+    original = from_text(text, path / "config.toml", {name: given[name] for name in ("plugin",) if name in given})
     config = from_text(text, path / "config.toml", given | {"out": str(path)})
     if config.digest() != original.digest():
         raise ConfigError(f"--resume goes on with the settings of {path}: leave out flags that change what is computed")
@@ -199,11 +200,31 @@ def regroup(
                     return None
                 living, left, size = chosen, [left[k] for k in group], len(group)
             after = replace(before, names=tuple(before.names[k] for k in left))
+            check_crowd(settings, after)
             meeting = meet(living, claim_of(settings, after), settings.messages.keys)
             return living, meeting, _common_past(after, kept, meeting.control)
         except RankLost:  # another one, meanwhile
             living, still = living.shrink()
             left = [left[k] for k in still]
+
+
+def fewest_ranks(settings: Settings, origin: int) -> int:
+    """Return how many of the ranks that a run began with must be left: with noise in the sum all but the colluders.
+
+    Colluders may leave to learn what the others' sum is without theirs. The parties agreed to hide among n - c honest
+    ranks, and a run does not go on among fewer ranks than that.
+    """
+    return origin - settings.noise.colluders if isinstance(settings.noise, SumNoise) else 1
+
+
+def check_crowd(settings: Settings, after: Past) -> None:
+    """Raise `ProtocolError`, on all who are left alike, if they are too few for noise in their sum."""
+    fewest = fewest_ranks(settings, after.origin)
+    if len(after.names) < fewest:
+        raise ProtocolError(
+            f"expected at least {fewest} of {after.origin} ranks to go on with noise in the sum, found "
+            f"{len(after.names)}: start again, or with more --colluders, who may also be lost"
+        )
 
 
 def quorate(left: Sequence[int], size: int) -> bool:

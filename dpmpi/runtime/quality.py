@@ -1,0 +1,101 @@
+"""How good a finished model is: the metrics of the mean model, of the ranks' own models, and of the optimum.
+
+Held-out rows of all ranks count together. Each figure is a function of sums over ranks (`dpmpi.model.metrics`), so that
+nobody sees another's rows, nor, where sums are hidden, another's summand; AUC has the error that stands beside it. The
+model of each rank is scored on all held-out rows, too: `ranks_mean` and `ranks_worst` are over these n sets of figures.
+They are None where no rank sees another's model.
+
+Like all evaluation it reads data without noise: for public data, outside of the guarantee.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpmpi.core import Array
+from dpmpi.model.metrics import NOT_OF_A_MODEL, Metrics, Sums, figures, grid_of, moments, reliability, sums, worst
+from dpmpi.problem.rows import Rows, WithConstant
+from dpmpi.problem.task import Task
+
+Summed: TypeAlias = Callable[[Sequence[Array]], Array]
+"""Returns the sum over all ranks of a vector, given those of the ranks in this process."""
+Tests: TypeAlias = Sequence[tuple[Rows | WithConstant, Array]]
+"""The held-out rows and labels of the ranks in this process."""
+
+MOST_NUMBERS = 1 << 20
+"""The most numbers that ranks add up at a time."""
+
+
+def quality(
+    task: Task, link: str, tests: Tests, summed: Summed, x: Array, best: Array | None = None
+) -> dict[str, Any] | None:
+    """Return the figures of the mean model, and of the optimum if it is known; None without held-out rows."""
+    rows = round(float(summed([np.array([float(len(labels))]) for _, labels in tests])[0]))
+    if not rows:
+        return None
+    given = np.stack([x] if best is None else [x, best])
+    found = model_sums(task, link, tests, summed, given)
+    told = [figures(task, one) for one in found]
+    return {
+        "rows": rows,
+        "mean": told[0],
+        "ranks_mean": None,
+        "ranks_worst": None,
+        "reference": None if best is None else told[1],
+        "reliability": reliability(found[0]),
+    }
+
+
+def ranks_quality(
+    task: Task, link: str, tests: Tests, summed: Summed, models: Sequence[tuple[int, Array]], size: int
+) -> tuple[Metrics, Metrics]:
+    """Return the mean and the worst of each figure over the models of all `size` ranks; `models` are those here."""
+    dimension, told = models[0][1].size, []
+    step = max(1, MOST_NUMBERS // max(dimension, 2 * 4096))
+    for first in range(0, size, step):
+        some = range(first, min(first + step, size))
+        mine = []
+        for rank, model in models:
+            table = np.zeros((len(some), dimension))
+            if rank in some:
+                table[rank - first] = model
+            mine.append(table.reshape(-1))
+        theirs = summed(mine).reshape(len(some), dimension)
+        told += [figures(task, one) for one in model_sums(task, link, tests, summed, theirs)]
+    kept = [name for name in told[0] if name not in NOT_OF_A_MODEL]
+    known = {name: [value for one in told if (value := one[name]) is not None] for name in kept}
+    mean: Metrics = {name: float(np.mean(values)) if values else None for name, values in known.items()}
+    return mean, {name: worst(name, values) if values else None for name, values in known.items()}
+
+
+def model_sums(task: Task, link: str, tests: Tests, summed: Summed, models: Array) -> list[Sums]:
+    """Return the sums over all ranks' held-out rows for each model, a row of `models`."""
+    scores = [[score_table(rows, x, task.scores) for x in models] for rows, _ in tests]
+    grids: Sequence[Array | None] = [None] * len(models)
+    if task.classifies:
+        each = [np.concatenate([moments(task, table) for table in tables]) for tables in scores]
+        grids = [grid_of(part) for part in summed(each).reshape(len(models), -1)]
+    parts = [
+        [sums(task, link, table, labels, grid) for table, grid in zip(tables, grids, strict=True)]
+        for tables, (_, labels) in zip(scores, tests, strict=True)
+    ]
+    shapes = {name: value.shape for name, value in parts[0][0].items()}
+    flat = [np.concatenate([value.reshape(-1) for one in mine for value in one.values()]) for mine in parts]
+    return [_unflat(row, shapes) for row in summed(flat).reshape(len(models), -1)]
+
+
+def score_table(rows: Rows | WithConstant, x: Array, K: int) -> Array:
+    """Return the K scores of each row."""
+    return np.stack([rows.scores(np.ascontiguousarray(column)) for column in x.reshape(-1, K).T], axis=1)
+
+
+def _unflat(row: Array, shapes: dict[str, tuple[int, ...]]) -> Sums:
+    found, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + int(np.prod(shape))
+        found[name] = row[start:stop].reshape(shape)
+        start = stop
+    return found
