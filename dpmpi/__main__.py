@@ -1,4 +1,4 @@
-"""`python -m dpmpi COMMAND ...`."""
+"""`dpmpi COMMAND ...`, or `python -m dpmpi COMMAND ...`."""
 
 import os
 import sys
@@ -9,4 +9,5 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLI
 
 from dpmpi.commands.dispatch import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

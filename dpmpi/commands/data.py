@@ -7,14 +7,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from dpmpi.core.files import read_text
 from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
-from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, read_codebook
+from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook
 from dpmpi.data.shards import write_npz
 from dpmpi.data.table import code_table, rows_that_stay
 from dpmpi.errors import ConfigError
+from dpmpi.problem.losses import MEAN, parse_loss
+from dpmpi.problem.task import Declared, TaskKind
 from dpmpi.runtime.flags import Parser
 
 
@@ -28,13 +31,17 @@ def main(argv: Sequence[str]) -> int:
     what = "cut a data set into one file per rank"
     shard = actions.add_parser("shard", help=what, allow_abbrev=False, epilog=example)
     shard.add_argument("source", help="what --data of a run takes: libsvm:PATH, adult:DIR or synthetic:...")
-    losses = ("hinge", "logistic", "squared", "mean")
-    shard.add_argument("--loss", default="hinge", choices=losses, help="squared keeps real labels (default: hinge)")
+    shard.add_argument("--loss", help="a loss implies its task; synthetic labels depend on it")
+    tasks = get_args(TaskKind)
+    shard.add_argument("--task", choices=tasks, help="what labels are (default: what the source says, or two classes)")
+    shard.add_argument("--classes", metavar="A,B,...", help="the names of the classes (default: the labels that occur)")
+    what = "the range of numbers, or 0:MOST of counts (default: what occurs)"
+    shard.add_argument("--label-range", metavar="LOW:HIGH", help=what)
     example = "example: python -m dpmpi data adult data/uci --out adult.svm"
     what = "code the UCI census records: one file, or with --ranks one per rank"
     adult = actions.add_parser("adult", help=what, allow_abbrev=False, epilog=example)
     adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
-    adult.set_defaults(loss="hinge")
+    adult.set_defaults(loss=None, task=None, classes=None, label_range=None)
     _add_table(actions)
     for action in (shard, adult):
         action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
@@ -84,17 +91,24 @@ def _write_table(flags: argparse.Namespace) -> None:
         raise ConfigError(f"{pair}, found one or another name")
     if flags.continues is not None and (flags.table is None or flags.unlabelled):
         raise ConfigError("expected a table to learn from with --continues, found none: leave it out")
-    codebook = read_codebook(flags.codebook)
+    text = read_text(flags.codebook, "the codebook")
+    codebook = parse_codebook(text, str(flags.codebook))
     given = {name: getattr(flags, name) for name in ("separator", "decimal") if getattr(flags, name) is not None}
     if flags.table is None:
         print(f"{len(codebook.features)} columns: {', '.join(codebook.features)}")
     else:
         coded = code_table(flags.table, replace(codebook, **given), labelled=not flags.unlabelled)
         stay = None if flags.continues is None else rows_that_stay(coded, flags.continues)
-        write_npz(flags.out, coded.rows, coded.labels, continues=stay is not None)
+        most = 1 if codebook.person is None else codebook.person.most
+        whose: dict[str, Any] = {"persons": coded.persons, "most": most}
+        write_npz(flags.out, coded.rows, coded.labels, continues=stay is not None, codebook=text, **whose)
         print(f"{coded.rows.count} rows of {coded.rows.dimension} columns: {flags.out}")
         if stay is not None:
             print(f"{stay} of them were in {flags.continues}: a --ledger goes on with what it has spent")
+        if coded.persons is not None:
+            print(f"{int(coded.persons.max()) + 1} persons with at most {most} records each, which all count as one")
+        if coded.beyond:
+            print(f"left out, as their persons had {most} before: {coded.beyond} rows")
         if coded.dropped:
             print(f"left out for missing values: {coded.dropped} rows")
         if coded.unused:
@@ -115,7 +129,12 @@ def _write_shards(flags: argparse.Namespace) -> None:
     if flags.ranks < 1 or seed < 0:
         raise ConfigError(f"expected --ranks >= 1 and --seed >= 0, found {flags.ranks} and {seed}")
     spec = f"adult:{flags.folder}" if flags.action == "adult" else flags.source
+    kind = flags.task or (None if flags.loss in (None, MEAN) else parse_loss(flags.loss).kinds[0])
+    declared = Declared.parse(kind, flags.classes, flags.label_range)
     given = {"samples": flags.samples, "normalize": flags.normalize, "loss": flags.loss, "deal": flags.deal or "even"}
+    given["declared"] = declared
+    if spec.partition(":")[0] == "mean" and flags.loss != MEAN:
+        raise ConfigError("expected --loss mean for shards of points without labels, found none: add it")
     source = parse_source(spec, test_fraction=0.0, seed=seed, **given)
 
     def progress(done: int) -> None:

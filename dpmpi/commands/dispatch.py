@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from dpmpi import __version__
 from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError, nearest
 from dpmpi.network.launcher import launched_as
 from dpmpi.runtime.output.console import hush, say
 
 COMMANDS = {
-    "run": "train: mpirun -n 20 python -m dpmpi.run ...",
+    "run": "train: dpmpi run -n 20 ..., or mpirun -n 20 python -m dpmpi.run ...",
     "bench": "what a round costs here, next to bare MPI: mpirun -n 4 python -m dpmpi bench",
     "plan": "noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...",
     "verify": "replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo",
@@ -20,10 +21,13 @@ COMMANDS = {
     "data": "list sources, code tables, cut shards: python -m dpmpi data table FILE --codebook FILE --out 0.npz",
     "sweep": "a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick",
     "chaos": "break runs on purpose and check what was promised: python -m dpmpi chaos --runs 20 -- --rounds 300",
+    "join": "take part with this party's own rank: dpmpi join --rank 1 --of 3 --meet tcp://host:7000 ...",
     "keys": "identities for sealed messages: python -m dpmpi keys make 20 keys/",
+    "predict": "predictions for a table, by the names of its records: python -m dpmpi predict runs/demo new.csv",
+    "show": "coefficients, their noise and the privacy statement: python -m dpmpi show runs/demo",
     "report": "figures and one page from runs or a sweep: python -m dpmpi report runs/demo",
 }
-FILES = {"run": "dpmpi.run", **{name: f"dpmpi.commands.{name}" for name in ("data", "keys", "plan", "verify")}}
+FILES = {name: f"dpmpi.commands.{name}" for name in ("data", "keys", "plan", "predict", "run", "show", "verify")}
 """The modules of the commands that are not folders."""
 
 
@@ -39,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else 2
+    if words == ["--version"]:
+        print(f"dpmpi {__version__}")
+        return 0
     try:
         if words[0] not in COMMANDS:
             known, near = ", ".join(COMMANDS), nearest(words[0], COMMANDS)

@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpmpi.data.source import held_out
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
 from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.releases import spent_epsilon, tally
 from dpmpi.runtime.config import flag_of
 from dpmpi.runtime.cost.dry_run import Hosts
-from dpmpi.runtime.cost.fit import Fit, load
-from dpmpi.runtime.cost.model import pattern_of, seconds, sizes
-from dpmpi.runtime.flags import from_values, make_parser
+from dpmpi.runtime.cost.fit import CONSTANTS, Fit, load
+from dpmpi.runtime.cost.model import Link, pattern_of, seconds, sizes
+from dpmpi.runtime.curious import curious_figures, parse_curious
+from dpmpi.runtime.flags import from_values, make_parser, named_plugins
+from dpmpi.runtime.held_out import evaluation_levels
 from dpmpi.runtime.plan import Plan, make_plan, noise_levels
 from dpmpi.runtime.settings import Settings
 
@@ -26,11 +29,16 @@ examples:
   python -m dpmpi plan --config runs/demo/config.toml --ranks 20 --json
   python -m dpmpi plan --ranks 20 --samples-per-rank 20000 --dimension 2000 --rounds 2000 --batch 256 --predict \\
          --cores-per-host 64 --ranks-per-host 64
+  python -m dpmpi plan --ranks 20 --samples-per-rank 20000 --dimension 2000 --algorithm dgd --loss logistic \\
+         --batch full --rounds 500 --step-decay constant --epsilon 1 --seal --evaluate 0 --curious 3
 """
 
 
-def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
-    """Return the plan as JSON-ready figures: a range where ranks differ, null where one does not apply."""
+def figures(plan: Plan, dimension: int | None, curious: str | None = None) -> dict[str, Any]:
+    """Return the plan as JSON-ready figures: a range where ranks differ, null where one does not apply.
+
+    If `curious` names ranks, what they learn is among them.
+    """
     config, active, records = plan.config, plan.active, plan.records
     graph, sigmas = plan.schedule.graph, noise_levels(plan)
     plan.settings.noise.check_room(plan, max(sigmas))
@@ -50,6 +58,8 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
         "active_rounds": [min(active), max(active)],
         "sigma": [min(sigmas), max(sigmas)],
         "epsilon": max(finite) if len(finite) == len(epsilons) else None,
+        "unit": plan.settings.unit,
+        "evaluation": _evaluation(plan, sigmas),
         "epsilon_of_groups": {
             str(k): None if None in found else max(each for each in found if each is not None)
             for k, found in groups.items()
@@ -61,17 +71,38 @@ def figures(plan: Plan, dimension: int | None) -> dict[str, Any]:
         "payload_bytes": payload,
         "bytes": None if payload is None else plan.bytes(),
         "derived": plan.derivation(),
+        "pair_noise": plan.settings.noise.describe(),
         "verdict": None if dimension is None or (expected := plan.verdict()) is None else expected.line,
+    } | ({} if curious is None else {"curious": curious_figures(plan, sigmas, [parse_curious(curious, plan.ranks)])})
+
+
+def _evaluation(plan: Plan, sigmas: Sequence[float]) -> dict[str, Any] | None:
+    """Return the rows, noise and epsilon of private evaluations; None if there are none."""
+    apart, delta = plan.held_out, plan.config.delta
+    if apart is None:
+        return None
+    levels = evaluation_levels(plan, sigmas, [None] * plan.ranks)
+    each = [spent_epsilon(tally(apart.releases(rank, sigma)), delta) for rank, sigma in enumerate(levels)]
+    return {
+        "rows": apart.total,
+        "times": apart.count(),
+        "noise": apart.noise.of_sum(levels) * apart.total,
+        "epsilon": None if None in each else max(epsilon for epsilon in each if epsilon is not None),
     }
 
 
-def predicted(plan: Plan, fitted: Fit | None, cores: int, on_a_host: int | None, work: float | None) -> dict[str, Any]:
+def predicted(
+    plan: Plan, fitted: Fit | None, cores: int, on_a_host: int | None, work: float | None, link: Link | None = None
+) -> dict[str, Any]:
     """Return the cost of the run with other numbers of ranks, each of which brings as many records.
 
     `on_a_host` is None if all ranks are on one. `work` is what a rank computes in a round, in seconds of a core;
-    without it, what a gradient over a batch of dense rows, its noise and a step take.
+    without it, what a gradient over a batch of dense rows, its noise and a step take. Over a `link`, computing and
+    talking cost nothing where this machine was never measured: hosts that are far apart wait for the network.
     """
     pattern, rows = pattern_of(plan), []
+    if link is not None and fitted is None:
+        fitted = Fit(*[0.0] * len(CONSTANTS))
     if work is None and fitted is not None:
         noise = bool(plan.config.epsilon or plan.config.noise)
         work = fitted.computing(plan.terms(0).sampling, plan.dimension, noise=noise)
@@ -80,7 +111,7 @@ def predicted(plan: Plan, fitted: Fit | None, cores: int, on_a_host: int | None,
         if counted is None:
             continue
         hosts = Hosts(on_a_host or n, cores)
-        taken = None if fitted is None or work is None else seconds(pattern, n, work, fitted, hosts)
+        taken = None if fitted is None or work is None else seconds(pattern, n, work, fitted, hosts, link)
         row = {"ranks": n, "messages": counted[0], "bytes": counted[1], "hosts": -(-n // hosts.ranks)}
         rows.append(row | {"seconds": taken})
     return {"cores_per_host": cores, "ranks_per_host": on_a_host, "work_seconds": work, "rows": rows}
@@ -102,6 +133,27 @@ def show_predicted(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def show_curious(found: dict[str, Any]) -> str:
+    """Return what the curious ranks learn of each other rank's records, as a table."""
+    lines = []
+    for one in found["sets"]:
+        who = ("rank " if len(one["curious"]) == 1 else "ranks ") + ", ".join(map(str, one["curious"]))
+        lines.append(f"  {who} curious: epsilon at delta {found['delta']:g} of each rank's records")
+        lines += [f"    the wire's figure, because {why}" for why in found["reasons"]]
+        lines += (
+            [f"    covering the models at the end is the wire's figure: {found['models']}"] if found["models"] else []
+        )
+        lines.append(f"  {'rank':>10} {'hops':>6} {'wire':>10} {'messages':>10} {'and models':>10}")
+        for rank, away in enumerate(one["hops"]):
+            if rank in one["curious"]:
+                continue
+            numbers = (found["wire"][rank], one["epsilon_of_messages"][rank], one["epsilon"][rank])
+            cells = " ".join(f"{'-' if number is None else format(number, '.4g'):>10}" for number in numbers)
+            lines.append(f"  {rank:>10} {'-' if away is None else away:>6} {cells}")
+    lines.append("  proven for real numbers; the certificate of the run is the wire's")
+    return "\n".join(lines)
+
+
 def show(plan: dict[str, Any]) -> str:
     """Return the plan as a table."""
 
@@ -117,6 +169,14 @@ def show(plan: dict[str, Any]) -> str:
         "noise (sigma)": "none: NOT PRIVATE" if plan["sigma"][0] == 0 else span(plan["sigma"], ".4g"),
         "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified",
     }
+    if plan["pair_noise"] is not None:
+        rows["noise of pairs"] = _cancelling(**plan["pair_noise"])
+    if plan["unit"] != "record":
+        rows["unit"] = plan["unit"]
+    if (found := plan["evaluation"]) is not None:
+        rows["evaluation"] = (
+            f"epsilon {found['epsilon']:.4g} on {found['rows']:,} other rows, noise of {found['noise']:.3g} rows a cell"
+        )
     groups = {k: value for k, value in plan["epsilon_of_groups"].items() if value is not None}
     if groups:
         rows["of one person"] = ", ".join(f"{k} records: epsilon {value:.3g}" for k, value in groups.items())
@@ -132,15 +192,25 @@ def show(plan: dict[str, Any]) -> str:
         rows["bytes"] = f"{plan['bytes']:,}"
     title = f"{plan['algorithm']}, {plan['ranks']} ranks, {plan['graph']['name']}, {plan['rounds']} rounds"
     table = "\n".join([title, *(f"  {name:<16} {value}" for name, value in rows.items())])
-    return f"{table}\n{show_predicted(plan['predicted'])}" if "predicted" in plan else table
+    more = [show_curious(plan["curious"])] if "curious" in plan else []
+    more += [show_predicted(plan["predicted"])] if "predicted" in plan else []
+    return "\n".join([table, *more])
+
+
+def _cancelling(kappa: float, colluders: int, gain: float, search: str) -> str:
+    """Return in words what noise between neighbours leaves in the mean."""
+    who = {0: "against outsiders", 1: "whichever rank colludes"}.get(colluders, f"whichever {colluders} ranks collude")
+    return f"cancels in the mean: {1.0 / gain:.2g} of local noise there, {who} ({search})"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `python -m dpmpi plan`."""
-    parser = make_parser("python -m dpmpi plan", EXAMPLES)
+    parser = make_parser("python -m dpmpi plan", EXAMPLES, named_plugins(argv))
     parser.description = __doc__
     parser.add_argument("--samples-per-rank", type=int, metavar="N", help="records a rank, if there is no data yet")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    text = "what rank 3, or ranks 3 and 4 together, learn of the records of every other rank from what they hear"
+    parser.add_argument("--curious", metavar="3,4", help=text)
     group = parser.add_argument_group("seconds, and other numbers of ranks")
     group.add_argument("--predict", action="store_true", help="messages, bytes and seconds for 20 ... 10,000 ranks")
     group.add_argument("--costs", type=Path, metavar="FILE", help="what bench --fit FILE measured (default: its own)")
@@ -149,49 +219,66 @@ def main(argv: Sequence[str]) -> int:
     text = "what a rank computes in a round, in seconds of a core (default: a gradient over a batch of dense rows, its "
     text += "noise and a step; a run's own is cost.compute_seconds in its summary.json)"
     group.add_argument("--work-seconds", type=float, metavar="S", help=text)
+    text = "between hosts that are far apart, one way (default: that of this machine)"
+    group.add_argument("--latency", type=float, metavar="S", help=f"seconds {text}")
+    group.add_argument("--bandwidth", type=float, metavar="B", help="bytes a second that leave a host (default: any)")
     given = vars(parser.parse_args(argv))
-    as_json, count = (given.pop(name, None) for name in ("json", "samples_per_rank"))
-    names = ("predict", "costs", "cores_per_host", "ranks_per_host", "work_seconds")
+    as_json, count, curious = (given.pop(name, None) for name in ("json", "samples_per_rank", "curious"))
+    names = ("predict", "costs", "cores_per_host", "ranks_per_host", "work_seconds", "latency", "bandwidth")
     asked = {name: given.pop(name, None) for name in names}
     settings = Settings.of(from_values(given))
     ranks = settings.config.ranks or settings.config.loopback
     if ranks is None:
         raise ConfigError("plan needs the number of ranks: --ranks N")
-    records, dimension = [count] * ranks, settings.config.dimension
+    apart = count and settings.evaluating.kind == "private"
+    tests = held_out(count, settings.source.options.test_fraction) if apart else 0
+    records, dimension, held = [(count or 0) - tests] * ranks, settings.config.dimension, [tests] * ranks
     if count is None:
-        records, dimension = _surveyed(settings, ranks)
+        settings, records, dimension, held = _surveyed(settings, ranks)
     elif not 1 <= count <= 10**12:
         raise ConfigError(f"--samples-per-rank must lie in 1 ... 10^12, got {count}")
     if dimension is None and settings.noise.kind != "gaussian":
         raise ConfigError(f"{settings.noise.kind} noise depends on the number of features: give --dimension M")
-    plan = make_plan(settings, settings.schedule(ranks), records, settings.dimension(dimension or 1))
+    width = settings.dimension(dimension or 1)
+    plan = make_plan(settings, settings.schedule(ranks), records, width, held_out=held)
     plan.check()
-    found = figures(plan, dimension)
+    found = figures(plan, dimension, curious)
     if any(value is not None for value in asked.values()):
         _check(asked, dimension)
         cores = asked["cores_per_host"] or usable_cores()
         on_a_host, work = asked["ranks_per_host"], asked["work_seconds"]
-        found["predicted"] = predicted(plan, load(asked["costs"]), cores, on_a_host, work)
+        link = None
+        if asked["latency"] is not None or asked["bandwidth"] is not None:
+            link, on_a_host = Link(asked["latency"] or 0.0, asked["bandwidth"] or math.inf), on_a_host or 1
+        found["predicted"] = predicted(plan, load(asked["costs"]), cores, on_a_host, work, link)
     print(json.dumps(found, indent=1) if as_json else show(found), flush=True)
     return 0
 
 
-def _surveyed(settings: Settings, ranks: int) -> tuple[list[int], int]:
-    """Return how many records each rank would have of the data, and the number of features."""
-    survey = settings.source.survey()
+def _surveyed(settings: Settings, ranks: int) -> tuple[Settings, list[int], int, list[int]]:
+    """Return the settings for the data's labels, every rank's records, the features, and every rank's held-out rows."""
+    source = settings.source
+    survey = source.survey()
     if survey is None:
         raise ConfigError("plan cannot see the shards: give --samples-per-rank N and --dimension M")
-    return settings.source.shard_sizes(survey, ranks), settings.config.dimension or survey.features
+    settings, features = settings.with_task(source.declared_task(survey)), settings.config.dimension or survey.features
+    return settings, source.shard_sizes(survey, ranks), features, source.test_sizes(survey, ranks)
 
 
 def _check(asked: Mapping[str, Any], dimension: int | None) -> None:
     """Raise `ConfigError` for flags of a prediction that do not make sense."""
     if not asked["predict"]:
-        raise ConfigError("--costs, --cores-per-host, --ranks-per-host and --work-seconds are for --predict: add it")
+        raise ConfigError(
+            "--costs, --cores-per-host, --ranks-per-host, --work-seconds, --latency and --bandwidth are for --predict: "
+            "add it"
+        )
     if dimension is None:
         raise ConfigError("--predict needs the length of messages: give --dimension M")
     for name, number in asked.items():
         if name.endswith("_per_host") and number is not None and not 1 <= number <= 10**6:
             raise ConfigError(f"{flag_of(name)} must lie in 1 ... 10^6, got {number}")
+    for name, least in (("latency", 0.0), ("bandwidth", 1.0)):
+        if asked[name] is not None and not least <= asked[name] < math.inf:
+            raise ConfigError(f"{flag_of(name)} must be finite and at least {least:g}, got {asked[name]}")
     if not 0 <= (asked["work_seconds"] or 0) < math.inf:
         raise ConfigError(f"--work-seconds must be finite and not negative, got {asked['work_seconds']}")

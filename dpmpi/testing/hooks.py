@@ -18,14 +18,12 @@ from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.graph import make_graph
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.meter import Meter
-from dpmpi.privacy.mechanisms import SumMechanism
 from dpmpi.problem.penalties import Regulariser
 from dpmpi.problem.rows import Dense
-from dpmpi.rng import insecure_key
 from dpmpi.runtime.engine import Engine
 from dpmpi.runtime.recovery.snapshot import Snapshot, capture, from_bytes, restore, to_bytes
-from dpmpi.testing.releases import Make, check_no_leak, check_releases, check_sensitivity, check_work
-from dpmpi.testing.simulation import DeafAgent, Listening, Records, models, noisy, random_shards, shared, simulate
+from dpmpi.testing.releases import Make
+from dpmpi.testing.simulation import Listening, Records, models, noisy, random_shards, simulate, task_of
 
 _NAMES = {Mix: "mix", NeighbourSum: "neighbour sum", Gather: "gather", Sum: "sum"}
 
@@ -50,7 +48,7 @@ def check_exchanges(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any
     """
     algorithm, asked, meter = make(), set[str](), Meter(LoopbackTransport(n))
     settings |= {"transport": meter, "exchange": partial(_Asking, asked)}
-    engine = simulate(algorithm, random_shards(n, 30, 7, 1), rounds, **settings)
+    engine = simulate(algorithm, random_shards(n, 30, 7, 1, task_of(settings)), rounds, **settings)
     if not asked <= {*algorithm.asks}:
         raise AssertionError(f"expected requests {sorted(algorithm.asks)}, found {sorted(asked)}: correct `asks`")
     for seat in engine.seats:
@@ -84,7 +82,7 @@ def check_resume(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any) -
     The state is kept as the bytes of a checkpoint, and the method is made anew: what it carries elsewhere is lost. The
     rounds after the snapshot were run before, so that the first release after it must be charged again.
     """
-    shards = random_shards(n, 30, 7, 1)
+    shards = random_shards(n, 30, 7, 1, task_of(settings))
     settings = {"mechanism": noisy(make().mechanisms[0])} | settings | {"make_agent": Listening}
     expected = models(simulate(make(), shards, rounds, **settings))
     for cut in (1, rounds // 2, rounds - 1):
@@ -197,7 +195,7 @@ def check_allocations(make: Make, *, n: int = 3, rounds: int = 60, **settings: A
     """Raise AssertionError if a round allocates a vector of the model's length, once all buffers are there."""
     m, warm = 50_000, rounds // 2
     settings = dict[str, Any](loss="mean", penalty=Regulariser(), transport=_Pooled(n)) | settings
-    engine = simulate(make(), random_shards(n, 2, m, 1), rounds, stop=warm, **settings)
+    engine = simulate(make(), random_shards(n, 2, m, 1, task_of(settings)), rounds, stop=warm, **settings)
     tracemalloc.start()
     try:
         engine.advance(rounds)
@@ -209,26 +207,3 @@ def check_allocations(make: Make, *, n: int = 3, rounds: int = 60, **settings: A
             f"expected no vector of the model's length to be allocated in a round, found {peak} bytes at {m} features: "
             "keep buffers in the state and write with out="
         )
-
-
-def check_method(make: Make, *, normalized: bool = False, settled: int = 400, **settings: Any) -> None:
-    """Raise AssertionError if a method breaks a contract: all of them, for one graph, loss and batch.
-
-    `make()` returns the method, `settings` are those of `simulate`; `normalized` as in `check_sensitivity`. What
-    happens after a death, and what is allocated, is looked at with the mean loss, which has a closed form; without
-    noise the method has settled on it after `settled` rounds.
-    """
-    check_no_leak(make, **settings)
-    check_sensitivity(make, rounds=3, lipschitz=0.5, normalized=normalized, **settings)
-    for check in (check_work, check_releases, check_exchanges, check_resume):
-        check(make, **settings)
-    graph = {"graph": settings["graph"]} if "graph" in settings else {}
-    check_regroup(make, rounds=settled, **graph)
-    check_allocations(make, **graph)
-    if make().adds_up and make().schedule == "static":  # a sum of two gives each of them away
-
-        def inside(rank: int, width: int) -> SumMechanism:
-            return SumMechanism(0.3, 4, 40, insecure_key(0, rank), width)
-
-        hidden = dict[str, Any](graph="complete", exchange=shared(noise_tail=40.0), mechanism=inside)
-        check_no_leak(make, **settings | hidden, make_agent=DeafAgent)

@@ -13,7 +13,7 @@ from dpmpi.core import Array, Method
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.mechanisms import pricing
 from dpmpi.problem.rows import Coefficient, Dense, Positions
-from dpmpi.testing.simulation import Asked, Listening, Tap, deaf, noisy, random_shards, simulate
+from dpmpi.testing.simulation import Asked, Listening, Tap, deaf, labels_of, noisy, random_shards, simulate, task_of
 
 Make = Callable[[], Method]
 
@@ -24,11 +24,11 @@ def check_no_leak(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any) 
     The mechanism is deaf, so releases carry nothing. Whatever still differs between two unrelated data sets got out by
     another way. `settings` are those of `simulate`; for noise inside a sum they hold a `SumMechanism` and `DeafAgent`.
     """
-    settings = {"mechanism": deaf} | settings
+    settings, task = {"mechanism": deaf} | settings, task_of(settings)
 
     def wire(seed: int) -> list[tuple[int, int, int, bytes]]:
         tap = Tap(LoopbackTransport(n))
-        simulate(make(), random_shards(n, 30, 7, seed), rounds, transport=tap, **settings)
+        simulate(make(), random_shards(n, 30, 7, seed, task), rounds, transport=tap, **settings)
         return sorted(tap.heard)
 
     first, second = wire(1), wire(2)
@@ -62,11 +62,12 @@ def check_work(make: Make, *, n: int = 3, rounds: int = 6, **settings: Any) -> N
     Who can measure a rank's time learns it. The data sets are unrelated, among them records that are all the same and
     all zero. Batches and noise are drawn alike for all of them. `settings` are those of `simulate`.
     """
-    settings = {"mechanism": noisy(make().mechanisms[0])} | settings
+    settings, task = {"mechanism": noisy(make().mechanisms[0])} | settings, task_of(settings)
+    first_label, *_, last_label = labels_of(task)
 
     def work(change: Callable[[Array, Array], tuple[Array, Array]]) -> list[list[int]]:
         shards: list[tuple[_Counted, Array]] = []
-        for rows, labels in random_shards(n, 30, 7, 1):
+        for rows, labels in random_shards(n, 30, 7, 1, task):
             X, y = change(rows.matrix, labels)  # type: ignore[union-attr]
             shards.append((_Counted(X), y))
         simulate(make(), shards, rounds, **settings)
@@ -74,11 +75,11 @@ def check_work(make: Make, *, n: int = 3, rounds: int = 6, **settings: Any) -> N
 
     first = work(lambda X, y: (X, y))
     for change in (
-        lambda X, y: (X, np.ones_like(y)),
+        lambda X, y: (X, np.full_like(y, last_label)),
         lambda X, y: (np.tile(X[:1], (len(y), 1)), y),
-        lambda X, y: (y[:, None] * X[:1], y),
+        lambda X, y: (y[:, None] * X[:1] / max(1.0, last_label), y),
         lambda X, y: (np.zeros_like(X), y),
-        lambda X, y: (1e-9 * X, -y),
+        lambda X, y: (1e-9 * X, first_label + last_label - y),
     ):
         for rank, (one, two) in enumerate(zip(first, work(change), strict=True)):
             if one != two:
@@ -88,8 +89,13 @@ def check_work(make: Make, *, n: int = 3, rounds: int = 6, **settings: Any) -> N
                 )
 
 
-def check_sensitivity(make: Make, *, n: int = 3, rounds: int = 6, lipschitz: float = 1.0, **settings: Any) -> None:
+def check_sensitivity(
+    make: Make, *, n: int = 3, rounds: int = 6, lipschitz: float = 1.0, most: int = 1, **settings: Any
+) -> None:
     """Raise AssertionError if replacing one record moves a query further than it declared.
+
+    With `most` > 1, all records of a person who has so many are replaced at once, and the value must not move further
+    than what was charged for it.
 
     The neighbouring records are adversarial: opposite, huge, zero and aligned with each other. The mechanism is deaf,
     so both runs are at the same point when they ask, and the batches hold the same positions. `settings` are those of
@@ -99,21 +105,33 @@ def check_sensitivity(make: Make, *, n: int = 3, rounds: int = 6, lipschitz: flo
     extreme = [scale * np.eye(m)[0] for scale in (1.0, -1.0, 1e6, 0.0)] + [np.full(m, 1e3)]
     if settings.pop("normalized", False):
         extreme = [row / max(1.0, float(np.linalg.norm(row))) for row in extreme]
-    records = [(row, label) for row in extreme for label in (-1.0, 1.0)]
+    task = task_of(settings)
+    records = [(row, label) for row in extreme for label in labels_of(task)[[0, -1]].tolist()]
 
-    def queries(position: int, row: Array, label: float) -> list[Asked]:
-        shards = random_shards(n, 10, m, 3)
+    # The records of a person lie apart: those of the first are 0, 4, 8 ..., as many as there may be.
+    count = max(10, 4 * most)
+    whose = np.arange(count)
+    whose[::4][:most] = 0
+    if most > 1:
+        settings |= {"persons": [whose] * n, "most": most}
+
+    def queries(positions: Positions, row: Array, label: float) -> list[Asked]:
+        shards = random_shards(n, count, m, 3, task)
         X = shards[victim][0].matrix.copy()  # type: ignore[union-attr]
         y = shards[victim][1].copy()
-        X[position], y[position] = row, label
+        X[positions], y[positions] = row, label
         shards[victim] = (Dense(X), y)
         engine = simulate(make(), shards, rounds, mechanism=deaf, lipschitz=lipschitz, make_agent=Listening, **settings)
         agent: Any = engine.seats[victim].agent
         asked: list[Asked] = agent.asked
+        for one, (_, event) in zip(asked, agent.charges.charged, strict=True):
+            if most > 1:
+                one.sensitivity = event.sensitivity
         return asked
 
-    for position in (0, 9):
-        runs = [queries(position, row, label) for row, label in records]
+    for position in (0, count - 1):
+        moving = np.flatnonzero(whose == whose[position])
+        runs = [queries(moving, row, label) for row, label in records]
         for (i, one), (j, other) in combinations(enumerate(runs), 2):
             for k, (mine, yours) in enumerate(zip(one, other, strict=True)):
                 parts = zip(mine.parts, yours.parts, strict=True)
@@ -121,7 +139,7 @@ def check_sensitivity(make: Make, *, n: int = 3, rounds: int = 6, lipschitz: flo
                 if moved > mine.sensitivity * (1 + 1e-9):
                     raise AssertionError(
                         f"query {k} moved by {moved:.6g}, but declares a sensitivity of {mine.sensitivity:.6g}: "
-                        f"record {position} was {records[i]} and {records[j]}"
+                        f"{len(moving)} records from {position} on were {records[i]} and {records[j]}"
                     )
 
 
@@ -131,7 +149,7 @@ def check_releases(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any)
     Noise is calibrated to, and ledgers are written ahead by, what `releases` says. Every kind of noise in `mechanisms`
     is tried, released vectors must have the length `width`, and a `Witness` is told something by one that `testifies`.
     """
-    shards, settings = random_shards(n, 30, 7, 1), {"make_agent": Listening} | settings
+    shards, settings = random_shards(n, 30, 7, 1, task_of(settings)), {"make_agent": Listening} | settings
     algorithm = make()
     for seat in simulate(algorithm, shards, rounds, **settings).seats:
         quiet: Any = seat.agent

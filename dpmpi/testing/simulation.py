@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Agent, Array, Mechanism, Method, Query
+from dpmpi.crypto.mask_graph import Pair, partners
 from dpmpi.crypto.shares import PairwiseMasks
 from dpmpi.network.channel import Channel, Exchange, Transport
 from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.exchange.shares import SharesExchange
 from dpmpi.network.graph import Graph, make_graph
+from dpmpi.network.route import Routes
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule, make_schedule
 from dpmpi.network.transport.loopback import LoopbackTransport
-from dpmpi.privacy.mechanisms import DeafMechanism, NoNoise, make_mechanism
+from dpmpi.privacy.mechanisms import DeafMechanism, NoiseMechanism, NoNoise, make_mechanism
 from dpmpi.privacy.releases import Recorder
-from dpmpi.problem.losses import LOSSES
+from dpmpi.problem.losses import MEAN, Loss, parse_loss
 from dpmpi.problem.penalties import Regulariser
-from dpmpi.problem.rows import Dense, Rows
+from dpmpi.problem.rows import Dense, Positions, Rows
+from dpmpi.problem.task import Task
 from dpmpi.rng import PrivateStream, insecure_key
 from dpmpi.runtime.assembly import build_agent
 from dpmpi.runtime.config import Config
@@ -58,13 +61,16 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     *,
     graph: str | Graph = "ring",
     schedule: StaticSchedule | SampledSchedule | None = None,
-    loss: str = "hinge",
+    loss: str | Loss = "hinge",
+    task: Task | None = None,
     penalty: Regulariser = Regulariser(l2=0.01),  # noqa: B008 - frozen
     batch: str = "full",
     lipschitz: float = 1.0,
     radius: float = 1.0,
     mechanism: MakeMechanism = lambda rank, dimension: NoNoise(),
     weigh: str = "records",
+    persons: Sequence[Positions] | None = None,
+    most: int = 1,
     seed: int = 0,
     make_agent: Callable[..., Agent] = Agent,
     transport: Transport | None = None,
@@ -74,7 +80,9 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     """Run an algorithm over the shards of all ranks, on loopback by default; return its engine after the last round.
 
     `stop` is the round to stop after, of the `rounds` that the agents know of; by default the last. `radius` bounds the
-    records of the mean loss, whose L follows from it; for other losses, rows are taken to have norm at most 1.
+    records of the mean loss, whose L follows from it; for other losses, rows are taken to have norm at most 1. `task`
+    is what the labels of the loss are: by default that of `usual_task`. `persons` says for each rank whose its records
+    are, at most `most` of one: events price all of them at once.
     """
     n = len(shards)
     transport = transport or LoopbackTransport(n)
@@ -82,15 +90,24 @@ def simulate(  # noqa: PLR0913 - the settings of a run
         edges = make_graph(graph, n, 0) if isinstance(graph, str) else graph
         schedule = make_schedule(edges, "metropolis", 1 if algorithm.schedule == "sampled" else None, 0)
     text = Config(algorithm="dp-dda", rounds=rounds, batch=batch, lipschitz=lipschitz, intercept="none", weigh=weigh)
-    known: Any = {"loss": LOSSES[loss]} if loss in LOSSES else {"loss": None, "radius": radius}
-    settings = replace(Settings.of(text), method=algorithm, regulariser=penalty, **known)
-    plan = make_plan(settings, schedule, [rows.count for rows, _ in shards], shards[0][0].dimension)
+    settings = replace(Settings.of(text), method=algorithm, regulariser=penalty)
+    if loss == MEAN:
+        settings = replace(settings, loss=None, radius=radius)
+    else:
+        made = parse_loss(loss) if isinstance(loss, str) else loss
+        task = task or usual_task(made)
+        settings = replace(settings, loss=made.for_task(task), known_task=task)
+    dimension = settings.dimension(shards[0][0].dimension)
+    plan = make_plan(settings, schedule, [rows.count for rows, _ in shards], dimension)
     plan.check()
     algorithm = plan.method
     seats = []
     for rank in transport.ranks:
         key = insecure_key(seed, rank)
-        noise, problem = mechanism(rank, plan.width), plan.problem(rank, *shards[rank], key)
+        noise, whose = mechanism(rank, plan.width), None if persons is None else persons[rank]
+        problem = plan.problem(rank, *shards[rank], key, whose)
+        if isinstance(noise, NoiseMechanism):
+            noise.price = replace(noise.price, records=most)
         agent = build_agent(plan, rank, key, problem, noise, charges=Recorder(), make=make_agent)
         seats.append(Seat(agent, algorithm.start(agent), exchange(transport, rank, n)))
     engine = Engine(algorithm, schedule, transport, seats)
@@ -106,29 +123,69 @@ def models(engine: Engine) -> Array:
     return out
 
 
-def shared(mode: str = "expanded", bits: int = 40, seed: int = 0, noise_tail: float = 0.0) -> MakeExchange:
-    """Return a maker of exchanges of secret shares, "expanded" or "full", that the seed repeats: for tests."""
+def routed(routes: Routes, wire: str = "float64") -> MakeExchange:
+    """Return a maker of plain exchanges whose sums travel along these routes."""
+    return lambda transport, rank, size: PlainExchange(transport, rank, size, wire, routes)
+
+
+def shared(
+    mode: str = "expanded",
+    bits: int = 40,
+    seed: int = 0,
+    noise_tail: float = 0.0,
+    *,
+    routes: Routes | None = None,
+    pairs: Sequence[Pair] | None = None,
+) -> MakeExchange:
+    """Return a maker of exchanges of secret shares, "expanded" or "full", that the seed repeats: for tests.
+
+    Sums travel along the routes, by default directly; `pairs` share masks, by default all.
+    """
 
     def make(transport: Transport, rank: int, size: int) -> SharesExchange:
-        masks = None
-        if mode == "expanded":
-            pairs = {j: (min(rank, j), max(rank, j)) for j in range(size) if j != rank}
-            drawn = {j: PrivateStream(insecure_key(seed, a), f"pair {b}").words(4) for j, (a, b) in pairs.items()}
-            masks = PairwiseMasks(rank, size, {j: words.tobytes() for j, words in drawn.items()})
-        stream = PrivateStream(insecure_key(seed, rank), "shares")
-        return SharesExchange(transport, rank, size, bits=bits, stream=stream, masks=masks, noise_tail=noise_tail)
+        others = tuple(j for j in range(size) if j != rank) if pairs is None else partners(pairs, rank)
+        hide: Any = (PrivateStream(insecure_key(seed, rank), "shares"), others)
+        if mode == "expanded" and others:
+            ends = {j: (min(rank, j), max(rank, j)) for j in others}
+            drawn = {j: PrivateStream(insecure_key(seed, a), f"pair {b}").words(4) for j, (a, b) in ends.items()}
+            hide = PairwiseMasks(rank, {j: words.tobytes() for j, words in drawn.items()})
+        return SharesExchange(transport, rank, routes, bits=bits, hide=hide, noise_tail=noise_tail)
 
     return make
 
 
-def random_shards(n: int, records: int, dimension: int, seed: int) -> list[Records]:
-    """Return dense shards of unit-norm rows with random labels."""
+def usual_task(loss: str | Loss) -> Task:
+    """Return a task that a loss is for: two classes, three, numbers in [-1, 1], or counts up to 20."""
+    made = Loss() if loss == MEAN else parse_loss(loss) if isinstance(loss, str) else loss
+    kinds: dict[str, Task] = {
+        "binary": Task(),
+        "multiclass": Task("multiclass", ("0", "1", "2")),
+        "regression": Task("regression", ()),
+        "counts": Task("counts", (), 0.0, 20.0),
+    }
+    return kinds[made.kinds[0]]
+
+
+def task_of(settings: Mapping[str, Any]) -> Task:
+    """Return the task of the settings of `simulate`."""
+    return settings.get("task") or usual_task(settings.get("loss", "hinge"))
+
+
+def labels_of(task: Task) -> Array:
+    """Return labels of the loss, the most different ones first and last."""
+    if task.kind == "multiclass":
+        return np.arange(float(task.scores))
+    return np.arange(task.high + 1.0) if task.kind == "counts" else np.array([-1.0, 1.0])
+
+
+def random_shards(n: int, records: int, dimension: int, seed: int, task: Task | None = None) -> list[Records]:
+    """Return dense shards of unit-norm rows with random labels, by default -1 and +1."""
     draw = np.random.default_rng(seed)
     shards: list[Records] = []
     for _ in range(n):
         X = draw.standard_normal((records, dimension))
         X /= np.linalg.norm(X, axis=1, keepdims=True)
-        shards.append((Dense(X), draw.choice([-1.0, 1.0], records)))
+        shards.append((Dense(X), draw.choice(labels_of(task or Task()), records)))
     return shards
 
 

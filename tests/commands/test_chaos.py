@@ -167,6 +167,8 @@ def test_whoever_is_left_after_deaths_in_any_order_is_expected(graph, data):
 def test_a_death_on_a_path_leaves_the_longer_end():
     assert checks.possible_survivors(make_graph("path", 7, 0), [2]) == {(3, 4, 5, 6)}
     assert checks.possible_survivors(make_graph("path", 7, 0), [2, 4]) == {(0, 1), (5, 6)}
+    assert checks.possible_survivors(make_graph("path", 7, 0), [1], fewest=5) == {(2, 3, 4, 5, 6)}
+    assert checks.possible_survivors(make_graph("path", 7, 0), [2], fewest=5) == {()}
     assert checks.possible_survivors(make_graph("ring", 5, 0), []) == {(0, 1, 2, 3, 4)}
     assert checks.possible_survivors(make_graph("complete", 4, 0), [0, 1]) == {(), (2, 3)}  # together, one by one
 

@@ -24,6 +24,7 @@ from dpmpi.commands.report.drawing import DARK, LIGHT
 from dpmpi.commands.report.ranks import edge_bytes
 from dpmpi.commands.sweep.file import Plot
 from dpmpi.errors import ConfigError, DataError
+from dpmpi.model import Model
 from dpmpi.run import main as train
 from dpmpi.runtime.output.results import (
     QUANTILES,
@@ -35,6 +36,7 @@ from dpmpi.runtime.output.results import (
     read_waits,
     text_table,
 )
+from dpmpi.runtime.output.summary import _privately
 
 FLAGS = [
     "--data=synthetic:samples=80,features=4", "--rounds=12", "--evaluate=4", "--allow-large-delta", "--reference",
@@ -270,10 +272,10 @@ def test_the_page_of_a_run(runs, capsys):
     text = check_page(runs / "ring/report.html")
     for heading in (
         "Progress", "Privacy spent by each rank", "Where the time went", "Bytes on each edge", "Predicted cost",
-        "Settings", "How to repeat it",
+        "Settings", "How to repeat it", "How good the model is", "Coefficients", "What a curious rank learns",
     ):  # fmt: skip
         assert f"<h2>{heading}</h2>" in text
-    assert len(re.findall(r'<h2>[^<]+</h2>\n<p class="about">[A-Z][^<]+\.</p>', text)) == text.count("<h2>") == 7
+    assert len(re.findall(r'<h2>[^<]+</h2>\n<p class="about">[A-Z][^<]+\.</p>', text)) == text.count("<h2>") == 10
     assert "<h2>Who waited for whom</h2>" not in text  # nobody, in one process
     assert "<h2>When ranks waited</h2>" not in text
     assert re.findall(r'<input type="radio" name="progress" [^>]*/><label [^>]*>(.*?)</label>', text) == [
@@ -626,3 +628,91 @@ def test_a_report_shows_the_seconds_that_are_at_hand(tmp_path):
         assert sum(known) == len(list((tmp_path / "run" / "process").iterdir()))
         assert (found["wall_seconds"] is not None) == any(known)
         assert main([str(tmp_path / "run")]) == 0
+
+
+def test_the_page_has_the_metrics_and_the_coefficients(tmp_path):
+    words = ["--loopback=3", "--data=synthetic:samples=200,features=3", "--loss=logistic", "--rounds=6", "--reference"]
+    assert train([*words, "--epsilon=5", "--allow-large-delta", f"--out={tmp_path / 'run'}"]) == 0
+    text = write_report([tmp_path / "run"], None).read_text()
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
+    assert "How good the model is" in text
+    assert "<th>optimum</th>" in text
+    for name, value in found["mean"].items():
+        assert f"<td>{name.replace('_', ' ')}</td><td>{value:.4g}</td>" in text, name
+    model = Model.load(tmp_path / "run")
+    assert all(f"<td>{value:+.4g}</td><td>{model.noise_std[0]:.3g}</td>" in text for value in model.coef.values())
+    assert "certified for replacing one record" in text
+    rows = csv_rows(tmp_path / "run" / "plots" / "coefficients.csv")
+    assert {row["feature"] for row in rows} == {"1", "2", "3", "(intercept)"}
+    drawn = csv_rows(tmp_path / "run" / "plots" / "reliability.csv")
+    assert len(drawn) == len(found["reliability"]) + 2
+
+
+@pytest.fixture(scope="module")
+def privately(tmp_path_factory):
+    """Runs with private evaluation: of classes, of numbers, one that says nothing, and one without budget for it."""
+    base, draw = tmp_path_factory.mktemp("private"), np.random.default_rng(0)
+    for rank in range(3):
+        X = draw.normal(size=(400, 3)) / 3
+        y = X[:, 0] + 0.1 * draw.normal(size=400)
+        np.savez(base / f"classes-{rank}.npz", X=X, y=np.where(y > 0, 1.0, -1.0))
+        np.savez(base / f"numbers-{rank}.npz", X=X, y=np.clip(y, -1, 1))
+    numbers = ("--task=regression", "--label-range=-1:1")
+    cases = {
+        "classes": ("--loss=logistic", "--epsilon=20"),
+        "numbers": (*numbers, "--epsilon=20"),
+        "noise": ("--loss=logistic", "--epsilon=0.02"),
+        "numbers-noise": (*numbers, "--epsilon=0.02"),
+        "unevaluated": ("--loss=logistic", "--epsilon=1", "--budget=0"),
+    }
+    for name, flags in cases.items():
+        source = f"--data=shards:{base}/{'numbers' if numbers[0] in flags else 'classes'}-{{rank}}.npz"
+        assert train(["--loopback=3", source, "--rounds=8", "--delta=1e-4", *flags, f"--out={base / name}"]) == 0
+    return base
+
+
+@pytest.mark.parametrize(("name", "label"), [("classes", "accuracy"), ("numbers", "RMSE")])
+def test_the_page_has_the_private_metrics_with_their_errors(privately, name, label):
+    text = write_report([privately / name], None).read_text()
+    found = json.loads((privately / name / "summary.json").read_text())["private_evaluation"]
+    value, error = found["metrics"][label.lower()].values()
+    shown = f"{value:.1%} +- {error:.1%}" if name == "classes" else f"{value:.3g} +- {error:.2g}"
+    assert f"<span>{label}</span><b>{shown}</b>" in text
+    told = section(text, "How good the model is")
+    assert "120 held-out rows of 3 ranks" in told
+    for metric, one in found["metrics"].items():
+        cells = "<td>not told from noise</td>"
+        if one["value"] is not None:
+            cells = f"<td>{one['value']:.4g}</td><td>+- {one['error']:.2g}</td>"
+        assert f"<td>{metric.replace('_', ' ')}</td>{cells}" in told, metric
+
+
+@pytest.mark.parametrize(("name", "label"), [("noise", "accuracy"), ("numbers-noise", "RMSE")])
+def test_the_page_says_what_is_not_told_from_noise(privately, name, label):
+    text = write_report([privately / name], None).read_text()
+    assert f"<span>{label}</span><b>not told from noise</b>" in text
+    assert f"<td>{label.lower()}</td><td>not told from noise</td>" in section(text, "How good the model is")
+    told = _privately(json.loads((privately / name / "summary.json").read_text())["private_evaluation"])
+    assert (label.lower(), "not told from noise") in told
+
+
+def test_the_page_says_that_nothing_was_evaluated(privately):
+    text = write_report([privately / "unevaluated"], None).read_text()
+    assert "<span>quality</span><b>not known</b>" in text
+    assert "no budget was left for it" in section(text, "How good the model is")
+
+
+def test_private_metrics_stand_side_by_side(privately, tmp_path):
+    text = write_report([privately / "classes", privately / "noise"], tmp_path / "both.html").read_text()
+    assert "<th>accuracy, private</th>" in text
+
+
+def test_a_run_without_a_model_or_metrics_has_a_page(runs, tmp_path):
+    shutil.copytree(runs / "ring", tmp_path / "old")
+    (tmp_path / "old" / "model.npz").unlink()
+    summary = json.loads((tmp_path / "old" / "summary.json").read_text())
+    del summary["metrics"]
+    (tmp_path / "old" / "summary.json").write_text(json.dumps(summary))
+    text = write_report([tmp_path / "old"], None).read_text()
+    assert "Coefficients" not in text
+    assert "How good the model is" not in text

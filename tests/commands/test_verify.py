@@ -103,13 +103,66 @@ def test_who_has_only_their_own_ledger_checks_that(tmp_path):
     out = run(tmp_path / "run", *KINDS["sum"])
     for rank in (0, 2):
         ledger(out, rank).unlink()
+        ledger(out, rank).with_suffix(".key").unlink()
     found = verify(out)
-    assert [bool(rank.problems) for rank in found] == [True, False, True]
+    assert not any(rank.problems for rank in found)
+    assert [rank.absent for rank in found] == [True, False, True]
     assert not any("plan" in text for text in found[1].unchecked)
     head_file(read_key(ledger(out))).unlink()
     rehash(ledger(out), ten_times, read_key(ledger(out)))
     adapt(out, lambda record: record.update(sigma=10 * record["sigma"]))
     assert "expected noise" in problems(out)
+
+
+def test_ledgers_that_are_not_here_are_absent_and_the_last_line_says_so(tmp_path, capsys):
+    out = run(tmp_path / "run", "--noise", 1)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+
+    def told(*flags):
+        capsys.readouterr()
+        code = command(["verify", str(out), *map(str, flags)])
+        return code, capsys.readouterr().out.splitlines()
+
+    for rank in (0, 2):
+        shutil.move(ledger(out, rank), theirs)
+        ledger(out, rank).with_suffix(".key").unlink()
+    code, lines = told()
+    assert code == 0
+    assert [line.split()[5] for line in lines[1:4]] == ["absent", "ok", "absent"]
+    assert f"get rank-000.jsonl from its party and put it into {out / 'ledger'}, or give --ledger DIR" in lines[1]
+    assert lines[-1] == "1 of 3 ledgers check out, 2 are not here: the check is not complete"
+    code, lines = told("--ledger", theirs)
+    assert (code, lines[-1]) == (0, "2 of 3 ledgers check out, 1 is not here: the check is not complete")
+    shutil.copy(ledger(out), theirs)
+    code, lines = told("--ledger", theirs)
+    assert (code, lines[-1]) == (0, "3 of 3 ledgers check out")
+    (theirs / "rank-000.jsonl").write_text("no ledger")
+    (theirs / "rank-002.jsonl").unlink()
+    code, lines = told("--ledger", theirs)
+    assert (code, lines[-1]) == (1, "1 of 3 ledgers check out, 1 is not here: the check is not complete")
+    assert [line.split()[5] for line in lines if line.lstrip()[0].isdecimal()][:3] == ["WRONG", "ok", "absent"]
+    for path in theirs.iterdir():
+        path.unlink()
+    code, lines = told("--ledger", theirs)
+    assert (code, lines[-1]) == (1, "0 of 3 ledgers check out, 3 are not here: the check is not complete")
+    assert command(["verify", str(out), "--ledger", str(tmp_path / "nowhere")]) == 2
+
+
+def test_an_owner_whose_ledger_was_removed_is_told(tmp_path):
+    out = run(tmp_path / "run", "--noise", 1)
+    ledger(out).unlink()
+    assert problems(out).endswith("beside its key, found none: it was removed")
+
+
+@pytest.mark.parametrize(("kind", "why"), [("repeatable", "insecure_noise_seed"), ("bare", "without an epsilon")])
+def test_a_run_that_promises_nothing_is_called_not_private(tmp_path, capsys, kind, why):
+    out = run(tmp_path / "run", *KINDS[kind])
+    capsys.readouterr()
+    assert command(["verify", str(out)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("3 of 3 ledgers check out; NOT PRIVATE: ")
+    assert why in last
 
 
 def test_no_cache_is_believed(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Contracts of hooks: a method that leaves one out, or says something else than it does, is found."""
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +15,6 @@ from dpmpi.algorithms.ldp_admm import LdpAdmm
 from dpmpi.algorithms.r_admm import RAdmm
 from dpmpi.algorithms.rcd import Rcd
 from dpmpi.core import Array, Exchanges, Method, Mix, NeighbourSum, combine, public
-from dpmpi.errors import LeakError
 from dpmpi.testing import check_allocations, check_exchanges, check_method, check_regroup, check_releases, check_resume
 
 COMPLETE = {"graph": "complete", "loss": "logistic"}
@@ -216,6 +216,74 @@ def test_releases_other_than_the_hooks_say_are_found(bug, settings, message):
         check_releases(bug, **settings)
 
 
+class Looking(DpDda):
+    """Looks at its own release."""
+
+    def round(self, agent, state, t):
+        s = agent.release(agent.problem.subgradient(state.x))
+        state.z += s.value
+        yield Mix(public(state.z, because="a sum of releases"), out=state.z)
+
+
 def test_a_release_that_is_looked_at_does_not_add_up():
-    with pytest.raises(LeakError, match="only the sum may be looked at"):
-        check_method(type("Looking", (DpDgd,), {"adds_up": True}))
+    with pytest.raises(AssertionError, match=r"noise in the sum: .*only the sum may be looked at"):
+        check_method(Looking)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+class Telling(DpDda):
+    """Sends its gradient as it is, beside what it may send."""
+
+    def round(self, agent, state, t):
+        query = agent.problem.subgradient(state.x)
+        raw = query.value.copy()
+        agent.release(query)
+        yield Mix(public(raw, because="nobody asks"), out=state.z)
+
+
+class Unsaid(DpDda):
+    """Hands a query to the exchange instead of its release."""
+
+    def round(self, agent, state, t):
+        yield Mix(agent.problem.subgradient(state.x))
+
+
+class Falling(DpDda):
+    """Divides by zero in round 2."""
+
+    def round(self, agent, state, t):
+        if t == 2:
+            1 / 0  # noqa: B018 - the bug
+        yield from super().round(agent, state, t)
+
+
+class Forgetful(DpDda):
+    """Is more than its fields say."""
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    ("bug", "broken", "kept", "words"),
+    [
+        (Telling, "check_no_leak", "check_settings", "depends on unreleased data"),
+        (Unsaid, "check_no_leak", "check_settings", "expected a Release or public"),
+        (Falling, "check_exchanges", "check_settings", r"test_hooks.py, line \d+: ZeroDivisionError: division by zero"),
+        (Longer, "check_exchanges", "check_no_leak", "correct `exchanges`"),
+        (Remembering, "check_resume", "check_releases", "keep all that is carried"),
+        (Forgetful, "check_settings", "check_no_leak", "keep all that it is in its fields"),
+    ],
+)
+def test_the_table_says_which_contract_is_broken_and_how(capsys, bug, broken, kept, words):
+    with pytest.raises(AssertionError, match=words):
+        check_method(bug)
+    table = capsys.readouterr().out
+    assert re.search(rf"^  BROKEN  {broken} ", table, re.MULTILINE), table
+    assert re.search(rf"^  ok      {kept} ", table, re.MULTILINE), table
+    assert re.search(words, table)
+    assert re.search(r"\d of \d+ contracts kept\n$", table)

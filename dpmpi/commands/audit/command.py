@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     except BaseException as error:
         begun = not isinstance(error, KeyboardInterrupt)  # all are interrupted, and one says so
         alone = len(transport.ranks) == 1
-        return end_run(transport, error, Place("during the audit", begun, transport.tolerant, alone))
+        return end_run(transport, error, Place("during the audit", begun, transport.tolerant, alone, public=True))
 
 
 def parse_flags(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.audit.examination import examine, prepare
 from dpmpi.commands.audit.laboratory import Laboratory
 from dpmpi.commands.audit.listening import VICTIM
 from dpmpi.errors import ConfigError
 from dpmpi.network.transport.loopback import LoopbackTransport
+from dpmpi.runtime.flags import named_plugins
 from dpmpi.runtime.output.console import say
+from dpmpi.runtime.plugins import methods
 
 RANKS = 3
 DEFAULTS = {"--rounds": "10", "--epsilon": "1", "--delta": "1e-5", "--graph": "complete"}
@@ -37,7 +38,7 @@ def audit_every_method(flags: argparse.Namespace, words: Sequence[str]) -> int:
         raise ConfigError("--all audits two worlds: leave --one-run, --figures and --weaken out")
     rest = [*words, *(word for pair in DEFAULTS.items() if pair[0] not in given for word in pair)]
     results, begin = [], time.perf_counter()
-    for name in ALGORITHMS:
+    for name in methods(named_plugins(words)):
         for factor in FACTORS:
             results.append(_one(flags, [*rest, "--algorithm", name, "--loopback", str(RANKS)], factor))
             if flags.json != "-":

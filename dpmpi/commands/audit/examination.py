@@ -30,8 +30,18 @@ FIGURE = "VIOLATION: a figure of the process tells the records apart"
 REFUTED = "the claim is refuted: the rank tells more than it allows"
 CONSISTENT = "consistent: which is not evidence of privacy"
 
-_DATA = ("data", "samples", "normalize", "test-fraction", "deal", "loss", "evaluate", "reference")
-MADE_UP = (*_DATA, "budget", "ledger", "quiet", "log-json", "checkpoint-every", "resume")
+_LABELS = ("task", "classes", "label_range", "class_weights", "loss")
+_DATA = ("data", "samples", "normalize", "test-fraction", "deal", "evaluate", "reference")
+MADE_UP = (
+    *_DATA,
+    *(name.replace("_", "-") for name in _LABELS),
+    "budget",
+    "ledger",
+    "quiet",
+    "log-json",
+    "checkpoint-every",
+    "resume",
+)
 """Flags of a run about its data, its ledger and its output, of which an audit makes its own."""
 POINTS = ("one-shot",)
 """Methods for the mean of points alone."""
@@ -79,6 +89,7 @@ def prepare(flags: argparse.Namespace, words: Sequence[str]) -> Audit:
     config = parse(list(words))
     # An audit promises nothing to anybody, so that any delta can be audited.
     made: dict[str, Any] = {"evaluate": 0, "reference": False, "allow_large_delta": True, "quiet": True}
+    made |= dict.fromkeys(_LABELS)
     made |= {"loss": "mean", "data": "mean"} if config.algorithm in POINTS else {"loss": "squared"}
     settings, flags = Settings.of(replace(config, **made)), argparse.Namespace(**vars(flags))
     if flags.others is None:

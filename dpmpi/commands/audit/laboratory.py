@@ -31,6 +31,7 @@ from dpmpi.data.source import Shard, Source, SourceOptions, Survey
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import on_first_rank
+from dpmpi.network.graph import Graph
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import tally
 from dpmpi.problem.rows import Csr, Dense, Rows
@@ -129,6 +130,15 @@ class Weakened:
             self._honest.mechanism(sigma / self._factor, key, width, ranks),
         )
 
+    def paired(self, mechanism: Any, key: bytes, seat: Any) -> Mechanism:
+        """Return the same with the noise that a rank shares with its neighbours, if it does."""
+        says, does = (self._honest.paired(one, key, seat) for one in (mechanism.says, mechanism.does))
+        return WeakMechanism(says, does)
+
+    def on(self, graph: Graph) -> Weakened:
+        """Return the noise on this graph, as weak."""
+        return Weakened(self._honest.on(graph), self._factor)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._honest, name)
 
@@ -138,10 +148,10 @@ class WeakMechanism:
 
     def __init__(self, says: Any, does: Any) -> None:
         self.sigma, self.event = says.sigma, says.event
-        self._does = does
+        self.says, self.does = says, does
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._does, name)
+        return getattr(self.does, name)
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import Array, Hidden, Mix, Request
+from dpmpi.core import Array, Hidden, Mix, Request, Sum
 from dpmpi.crypto.ring import decode
-from dpmpi.network.channel import SHARES_TAG, Channel, Exchange, Neighbourhood, Transport
+from dpmpi.network.channel import Channel, Neighbourhood, Transport
 from dpmpi.runtime.assembly import Job
 from dpmpi.runtime.engine import Seat
 from dpmpi.runtime.messages import SharedSums
@@ -61,11 +61,13 @@ class Tap:
     def __init__(self, inside: Transport, read: Any) -> None:
         self._inside, self._read = inside, read
         self.heard = Heard()
+        self.sums = False
+        """Whether the victim is in a sum, of which it is heard otherwise."""
         self._last: Channel | None = None
 
     def start(self, channel: Channel) -> None:
         """Note what came of the exchange before and what is said in this one, then send it."""
-        if channel.rank == VICTIM and channel.tag != SHARES_TAG:
+        if channel.rank == VICTIM and not self.sums:
             self.finish()
             self.heard.sent.append(self._read(channel.outgoing[channel.turn][0]))
             self._last = channel
@@ -81,18 +83,46 @@ class Tap:
         return getattr(self._inside, name)
 
 
+class OpenSums:
+    """The victim's plain exchange, whose sums pass through others: these together know what each of them added."""
+
+    def __init__(self, inside: Any, tap: Tap) -> None:
+        self._inside, self._tap = inside, tap
+
+    def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
+        """Note the victim's summand and the sum, then serve the request."""
+        if not isinstance(request, Sum):
+            return (yield from self._inside.serve(request, near, round_))
+        tap, own = self._tap, request.vector.value.copy()
+        tap.finish()
+        tap.sums = True
+        answer = yield from self._inside.serve(request, near, round_)
+        tap.sums = False
+        tap.heard.sent.append(own)
+        tap.heard.received.append([answer.copy()])
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
 class Summands:
     """A rank's exchange that remembers what a colluder puts into sums, to hand it over; zeros for other ranks."""
 
-    def __init__(self, inside: Exchange, bits: int, colludes: bool) -> None:
+    def __init__(self, inside: Any, bits: int, colludes: bool) -> None:
         self._inside, self._bits, self._colludes = inside, bits, colludes
         self.given: list[Array] = []
+        self.totals: list[Array] = []
+        """The sums, which everybody may know."""
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Remember the summand, then serve the request."""
         summand = self._summand(request)
         self.given.append(summand if self._colludes else np.zeros(summand.size))
-        return (yield from self._inside.serve(request, near, round_))
+        answer = yield from self._inside.serve(request, near, round_)
+        self.totals.append(np.empty(summand.size))
+        decode(self._inside.total, self._bits, self.totals[-1])
+        return answer
 
     def _summand(self, request: Request) -> Array:
         plus = request.plus if isinstance(request, Mix) else None
@@ -117,9 +147,14 @@ def listen(job: Job) -> Tap:
             Seat(seat.agent, seat.state, Summands(seat.exchange, messages.bits, seat.agent.rank >= first))
             for seat in engine.seats
         ]
-        tap = Tap(engine.transport, lambda payload: payload.view(np.uint64).copy())
+        tap = Tap(engine.transport, lambda payload: None)
+        tap.sums = True
     else:
         tap = Tap(engine.transport, lambda payload: payload.view(messages.wire).astype(np.float64))
+        engine.seats = [
+            Seat(seat.agent, seat.state, OpenSums(seat.exchange, tap)) if seat.agent.rank == VICTIM else seat
+            for seat in engine.seats
+        ]
     engine.transport = tap
     return tap
 
@@ -140,10 +175,9 @@ def heard(job: Job, tap: Tap) -> Heard:
     handed = np.sum(parts, axis=0)
     job.meter.total(handed)
     at = 0
-    for own, others in zip(tap.heard.sent, tap.heard.received, strict=True):
-        total = np.empty(own.size)
-        decode(np.sum([own, *others], axis=0, dtype=np.uint64), job.settings.messages.bits, total)
-        found.sent.append(total - handed[at : at + own.size])  # (1)
-        found.received.append([total])
-        at += own.size
+    for seat in job.engine.seats:
+        for total in seat.exchange.totals if seat.agent.rank == VICTIM else ():  # type: ignore[attr-defined]
+            found.sent.append(total - handed[at : at + total.size])  # (1)
+            found.received.append([total])
+            at += total.size
     return found

@@ -9,9 +9,12 @@ Under mpirun (`mpirun -n 4 python -m dpmpi bench`) every dimension is timed in t
     bare gradient     the two products X x and X' c of a full batch in numpy; of sparse rows, in scipy
     bare noise        drawing as many noised coordinates, alone
     dda, dp-dda       whole rounds; sealed dp-dda: with sealed messages; sparse dp-dda: on sparse rows
-    sum               the sum of all ranks' vectors, everyone to everyone, in plain messages
-    expanded sum      the same sum of secret shares, expanded from pairwise secrets
-    full sum          the same sum of full shares: a hop of sealed shares, a hop of sealed partial sums
+    NAME              whole rounds of each method of --plugin FILE, with noise
+    Allreduce         MPI's own sum of as many words, and Iallreduce: what a sum can cost at best
+    sum               the sum of all ranks' vectors on a complete graph, in plain messages
+    expanded sum      the same sum of secret shares, expanded from the secrets of few pairs, or of all
+    full sum          the same sum of full shares: sealed shares to few partners, then sealed sums
+    ring sum          the sum up a spanning tree of a ring and down again; expanded, and on a torus, too
 
 The first rank alone times gradients, noise and sealing against the libraries' own. The kinds take turns, so that a
 change of load meets all of them; seconds are medians over the turns, ratios are medians of the turns' ratios.
@@ -43,6 +46,7 @@ from dpmpi.commands.bench.parts import alone
 from dpmpi.commands.bench.rows import condense, kinds_for, make_kinds, measure
 from dpmpi.commands.bench.starts import Starter, against_peer, crowd, measure_targets, say, startup
 from dpmpi.commands.bench.tables import draw, put, tables
+from dpmpi.core import Method
 from dpmpi.core.files import write_file
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.network.collective import on_first_rank
@@ -50,6 +54,7 @@ from dpmpi.network.launcher import RANK_VARIABLES, Launcher, usable_cores
 from dpmpi.network.transport.mpi import open_world
 from dpmpi.runtime.cost.timing import fit_here
 from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.plugins import resolve
 
 DIMENSIONS = "100,2000,47236"
 DEFAULT_RANKS = (4,)
@@ -100,12 +105,17 @@ def _check(flags: argparse.Namespace) -> None:
     """Raise `ConfigError` for what could not be measured or written."""
     if flags.fit is not None and not _is_rank():
         raise ConfigError("expected ranks to measure, found none: mpirun -n 4 python -m dpmpi bench --fit")
-    known = kinds_for(3, 1)
+    known = [*kinds_for(20), *_own_methods(flags)]
     for name in flags.only:
         if name not in known:
             raise ConfigError(f"unknown kind {name!r} in --only{nearest(name, known)}; --help lists them")
     if flags.page:
         put(_text(flags.page), "")
+
+
+def _own_methods(flags: argparse.Namespace) -> dict[str, Method]:
+    """Return the methods of the plug-ins that are given, with their default hyperparameters."""
+    return {name: cls() for plugin in resolve(flags.plugin) for name, cls in plugin.methods.items()}
 
 
 def _whole(least: int, text: str) -> int:
@@ -144,6 +154,8 @@ def _parser() -> Parser:
         metavar="KINDS",
         help="time these kinds alone, separated by commas",
     )
+    text = "a Python file, or an installed module, whose methods are timed, too; may be repeated"
+    add("--plugin", action="append", default=[], metavar="FILE", help=text)
     add("--parts", action=argparse.BooleanOptionalAction, default=True, help="what one process alone takes, too")
     add("--json", metavar="FILE", help="write the figures to FILE, or - for standard output")
     add("--ranks", type=partial(_wholes, 2), metavar="N,N", help="start mpirun for each of these numbers (default: 4)")
@@ -182,8 +194,10 @@ def _as_rank(flags: argparse.Namespace) -> int:
         else:
             for m in flags.dimensions:
                 world = open_world()  # a new transport each time: one keeps the buffers of all its channels
-                kinds = make_kinds(world, m, flags.data_mb / world.size, Path(folder), flags.only)
-                run["dimensions"][str(m)] = condense(measure(world, kinds, flags.turns, flags.seconds))
+                megabytes = flags.data_mb / world.size
+                kinds, vectors = make_kinds(world, m, megabytes, Path(folder), flags.only, _own_methods(flags))
+                seconds = measure(world, kinds, flags.turns, flags.seconds)
+                run["dimensions"][str(m)] = condense(seconds, vectors=vectors)
             if flags.parts:
                 result["parts"] = on_first_rank(transport, lambda: _all_parts(flags))
             result["runs"] = [run]
@@ -207,6 +221,7 @@ def _rounds(starter: Starter, flags: argparse.Namespace) -> Iterator[dict[str, A
     dimensions, ranks = ",".join(map(str, flags.dimensions)), flags.ranks or DEFAULT_RANKS
     words = ["--dimensions", dimensions, "--data-mb", str(flags.data_mb), "--turns", str(flags.turns)]
     words += ["--seconds", str(flags.seconds), "--only", ",".join(flags.only), "--no-parts"]
+    words += [f"--plugin={where}" for where in flags.plugin]
     runs: list[dict[str, Any]] = []
     for n in ranks:
         say(f"{n} ranks, m = {dimensions}")

@@ -23,7 +23,6 @@ from dpmpi.commands.bench.rows import PLAIN, SIGMA, Stage, sparse_data
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError
 from dpmpi.network.graph import make_graph
-from dpmpi.network.schedule import StaticSchedule
 from dpmpi.network.transport.mpi import MpiTransport, open_world
 
 DIMENSIONS = (50_000, 100_000, 200_000)
@@ -58,14 +57,14 @@ def _growth(graph: str, dimension: int, folder: Path) -> tuple[float, float, flo
     before = resident_bytes()
     transport = open_world()
     data = sparse_data(transport.rank, dimension, 0.0)
-    schedule = StaticSchedule(make_graph(graph, transport.size, 0))
-    run = Stage(transport, schedule, dimension, folder).rounds("memory", DpDda(), data, PLAIN, SIGMA)
+    run = Stage(transport, dimension, folder).rounds("memory", DpDda(), data, PLAIN, SIGMA, graph)
     run(3)
     transport.close()
     transport.barrier()
     growth = resident_bytes() - before - data.rows.nbytes
     del run  # until here, or it would not count
-    return float(dimension), float(schedule.graph.degrees[transport.rank]), float(growth)
+    degree = make_graph(graph, transport.size, 0).degrees[transport.rank]
+    return float(dimension), float(degree), float(growth)
 
 
 def fit(rows: Array) -> dict[str, Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from dpmpi.algorithms.dda import Dda, DpDda
-from dpmpi.core import Agent, Array, Method, Mix, Planned, Request, Steps, Sum, Terms, public
+from dpmpi.core import Agent, Array, Exchanges, Method, Mix, Planned, Request, Steps, Sum, Terms, public
 from dpmpi.crypto.sealing_speed import bare_cipher
 from dpmpi.network.channel import Neighbourhood
 from dpmpi.network.graph import make_graph
 from dpmpi.network.handshake import agree_on_secrets
-from dpmpi.network.schedule import StaticSchedule
+from dpmpi.network.schedule import StaticSchedule, SumSchedule
 from dpmpi.network.transport.meter import Meter
 from dpmpi.network.transport.mpi import MpiTransport
 from dpmpi.privacy.ledger import Ledger
@@ -33,8 +34,6 @@ from dpmpi.runtime.plan import make_plan
 from dpmpi.runtime.settings import Settings
 
 SIGMA = 0.05
-SUM_BYTES = 500_000_000
-"""A sum that everyone sends to everyone is left out where it would move more than this in a round."""
 ROW_ENTRIES, ROW_SHARE = 75, 7
 """A sparse row has 75 entries, or a seventh of the columns if that is less."""
 
@@ -52,14 +51,22 @@ RATIOS: dict[str, tuple[str, ...]] = {
     "sealed mix / mix": ("sealed mix", "mix"),
     "sealed mix / mix + AES-GCM": ("sealed mix", "mix + AES-GCM"),
     "sealed dp-dda / dp-dda": ("sealed dp-dda", "dp-dda"),
+    "Iallreduce / Allreduce": ("Iallreduce", "Allreduce"),
+    "sum / Iallreduce": ("sum", "Iallreduce"),
+    "expanded sum / Iallreduce": ("expanded sum", "Iallreduce"),
     "expanded sum / sum": ("expanded sum", "sum"),
+    "expanded sum of all masks / expanded sum": ("expanded sum of all masks", "expanded sum"),
     "full sum / sum": ("full sum", "sum"),
+    "ring sum / mix": ("ring sum", "mix"),
+    "expanded ring sum / ring sum": ("expanded ring sum", "ring sum"),
+    "expanded torus sum / expanded ring sum": ("expanded torus sum", "expanded ring sum"),
 }
 """What dpmpi adds to the bare parts, and secrecy to plain messages: the first over the sum of the others."""
 
 PLAIN = PlainMessages()
 SEALED = PlainMessages(asked_to_seal=True)
 EXPANDED = SharedSums()
+ALL_MASKS = SharedSums(all_pairs=True)
 FULL = SharedSums(full=True)
 
 
@@ -107,6 +114,19 @@ class Totals(Consensus):
     def start(self, agent: Agent) -> Request:
         """Return the request: the rank's vector, and room for the sum."""
         return Sum(super().start(agent).vector, out=np.zeros(agent.dimension))
+
+    def exchanges(self, terms: Terms) -> list[Exchanges]:
+        """Return a vector for everyone in every round."""
+        return [Exchanges("everyone", terms.dimension, terms.active_rounds)]
+
+
+def bare_reduction(transport: MpiTransport, dimension: int, blocking: bool) -> Callable[[], Any]:
+    """Return MPI's own sum of as many words, integers of 64 bits: what a sum can cost at best."""
+    comm, words = transport.bare_communicator(), np.ones(dimension, np.uint64)
+    total = np.empty_like(words)
+    if blocking:
+        return lambda: comm.Allreduce(words, total)
+    return lambda: comm.Iallreduce(words, total).Wait()
 
 
 def bare_exchange(transport: MpiTransport, near: Neighbourhood, dimension: int) -> Callable[[], Any]:
@@ -171,19 +191,25 @@ def bare_gradient(data: Data) -> Callable[[], Any]:
 
 @dataclass(frozen=True)
 class Stage:
-    """What rounds of all kinds share: ranks, graph, dimension, and a folder for ledgers."""
+    """What rounds of all kinds share: ranks, dimension, and a folder for ledgers."""
 
     transport: MpiTransport
-    schedule: StaticSchedule
     dimension: int
     folder: Path
+    vectors: dict[str, float] = field(default_factory=dict)
+    """How many vectors' worth of numbers the busiest rank sends in a round of each kind."""
 
-    def rounds(self, name: str, method: Method, data: Data, messages: Messages, sigma: float) -> Many:
+    def rounds(
+        self, name: str, method: Method, data: Data, messages: Messages, sigma: float, graph: str = "ring"
+    ) -> Many:
         """Return a function that runs whole rounds of a method; all ranks call this together."""
         transport, rank, key = self.transport, self.transport.rank, fresh_key()
+        edges = make_graph(graph, transport.size, 0)
+        schedule = SumSchedule(edges) if messages.hides else StaticSchedule(edges)
         given = Settings.of(Config(algorithm="dp-dda", rounds=1, intercept="none"))
         settings = replace(given, method=method, messages=messages)
-        plan = make_plan(settings, self.schedule, [data.rows.count] * transport.size, self.dimension)
+        plan = make_plan(settings, schedule, [data.rows.count] * transport.size, self.dimension)
+        self.vectors[name] = max(map(plan.payload_bytes, range(plan.ranks))) / (8 * self.dimension)
         problem, mechanism = plan.problem(rank, data.rows, data.labels, key), plan.mechanism(sigma, key)
         planned = [(mechanism.event(problem.subgradient(np.zeros(self.dimension))), 1 << 30)]
         ledger = Ledger(self.folder / f"{name}-{self.dimension}-{rank}.jsonl", {}, planned)
@@ -192,19 +218,27 @@ class Stage:
         if messages.secret:
             secrets = agree_on_secrets(transport)
         carrier = messages.carrier(Meter(transport), secrets)
-        seat = Seat(agent, plan.method.start(agent), messages.exchange(carrier, rank, secrets))
-        run = Engine(plan.method, self.schedule, carrier, [seat])
+        seat = Seat(agent, plan.method.start(agent), messages.exchange(carrier, rank, secrets, routes=plan.routes))
+        run = Engine(plan.method, schedule, carrier, [seat])
         return lambda count: run.advance(run.completed + count)
 
 
 def make_kinds(
-    transport: MpiTransport, dimension: int, shard_mb: float, folder: Path, only: Sequence[str] = ()
-) -> dict[str, Many]:
-    """Return functions that run rounds of each kind, or of the named ones; all ranks call this together."""
-    rank, schedule = transport.rank, StaticSchedule(make_graph("ring", transport.size, 0))
-    stage, near = Stage(transport, schedule, dimension, folder), schedule.neighbourhood(rank)
-    wanted = [name for name in kinds_for(transport.size, dimension) if not only or name in only]
-    computing = any(name.endswith(("gradient", "dda")) and "sparse" not in name for name in wanted)
+    transport: MpiTransport,
+    dimension: int,
+    shard_mb: float,
+    folder: Path,
+    only: Sequence[str] = (),
+    more: Mapping[str, Method] = MappingProxyType({}),
+) -> tuple[dict[str, Many], dict[str, float]]:
+    """Return functions that run rounds of each kind, or of the named ones, and how many vectors a rank sends in one.
+
+    All ranks call this together. `more` are methods whose rounds are timed, too, with noise and plain messages.
+    """
+    rank, stage = transport.rank, Stage(transport, dimension, folder)
+    near = StaticSchedule(make_graph("ring", transport.size, 0)).neighbourhood(rank)
+    wanted = [name for name in [*kinds_for(transport.size), *more] if not only or name in only]
+    computing = any(name in more or (name.endswith(("gradient", "dda")) and "sparse" not in name) for name in wanted)
     dense = dense_data(rank, dimension, shard_mb if computing else 0.0)
     sparse = sparse_data(rank, dimension, shard_mb) if any("sparse" in name for name in wanted) else dense
     noise, g = make_mechanism("gaussian", SIGMA, fresh_key(), dimension), np.zeros(dimension)
@@ -213,8 +247,10 @@ def make_kinds(
         "bare gradient": lambda: bare_gradient(dense),
         "bare sparse gradient": lambda: bare_gradient(sparse),
         "bare noise": lambda: partial(noise.perturb, g),
+        "Allreduce": lambda: bare_reduction(transport, dimension, blocking=True),
+        "Iallreduce": lambda: bare_reduction(transport, dimension, blocking=False),
     }
-    whole: dict[str, tuple[Method, Data, Messages, float]] = {
+    whole: dict[str, tuple[Any, ...]] = {
         "mix": (Consensus(), dense, PLAIN, 0.0),
         "mix + AES-GCM": (Ciphered(len(near.peers)), dense, PLAIN, 0.0),
         "sealed mix": (Consensus(), dense, SEALED, 0.0),
@@ -222,18 +258,25 @@ def make_kinds(
         "dp-dda": (DpDda(), dense, PLAIN, SIGMA),
         "sealed dp-dda": (DpDda(), dense, SEALED, SIGMA),
         "sparse dp-dda": (DpDda(), sparse, PLAIN, SIGMA),
-        "sum": (Totals(), dense, PLAIN, 0.0),
-        "expanded sum": (Totals(), dense, EXPANDED, 0.0),
-        "full sum": (Totals(), dense, FULL, 0.0),
+        "sum": (Totals(), dense, PLAIN, 0.0, "complete"),
+        "expanded sum": (Totals(), dense, EXPANDED, 0.0, "complete"),
+        "expanded sum of all masks": (Totals(), dense, ALL_MASKS, 0.0, "complete"),
+        "full sum": (Totals(), dense, FULL, 0.0, "complete"),
+        "ring sum": (Totals(), dense, PLAIN, 0.0),
+        "expanded ring sum": (Totals(), dense, EXPANDED, 0.0),
+        "expanded torus sum": (Totals(), dense, EXPANDED, 0.0, "torus"),
     }
-    return {name: repeat(bare[name]()) if name in bare else stage.rounds(name, *whole[name]) for name in wanted}
+    whole |= {name: (method, dense, PLAIN, SIGMA) for name, method in more.items()}
+    kinds = {name: repeat(bare[name]()) if name in bare else stage.rounds(name, *whole[name]) for name in wanted}
+    return kinds, stage.vectors
 
 
-def kinds_for(size: int, dimension: int) -> list[str]:
+def kinds_for(size: int) -> list[str]:
     """Return which kinds are timed for `size` ranks."""
-    summable = 8 * dimension * size * (size - 1) <= SUM_BYTES
-    sums = ["sum", *(["expanded sum", "full sum"] if size >= 3 else [])]  # fewer ranks have nothing to hide among
-    return [*KINDS, *(sums if summable else [])]
+    sums = ["Allreduce", "Iallreduce", "sum", "ring sum"]
+    if size >= 3:  # fewer ranks have nothing to hide among
+        sums += ["expanded sum", "expanded sum of all masks", "full sum", "expanded ring sum", "expanded torus sum"]
+    return [*KINDS, *sums]
 
 
 def repeat(step: Callable[[], Any]) -> Many:
@@ -265,11 +308,16 @@ def ratios(seconds: Mapping[str, float], formulas: Mapping[str, Sequence[str]] =
     }
 
 
-def condense(seconds: Mapping[str, Iterable[float]], formulas: Mapping[str, Sequence[str]] = RATIOS) -> dict[str, Any]:
-    """Return the medians over the turns: of the seconds, and of the ratios within a turn."""
+def condense(
+    seconds: Mapping[str, Iterable[float]],
+    formulas: Mapping[str, Sequence[str]] = RATIOS,
+    vectors: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Return the medians over the turns: of the seconds, and of the ratios within a turn; and the vectors sent."""
     turns = [dict(zip(seconds, values, strict=True)) for values in zip(*seconds.values(), strict=True)]
     each = [ratios(turn, formulas) for turn in turns]
-    return {
+    found: dict[str, Any] = {
         "seconds": {name: statistics.median(turn[name] for turn in turns) for name in seconds},
         "ratios": {name: statistics.median(one[name] for one in each) for name in each[0]},
     }
+    return found | ({"vectors": dict(vectors)} if vectors else {})

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmpi.errors import ConfigError
 
-DRAWN = ("bare exchange", "mix", "sealed mix", "sum", "expanded sum", "full sum", "dp-dda", "sparse dp-dda")
+DRAWN = ("bare exchange", "mix", "sealed mix", "Iallreduce", "sum", "expanded sum", "dp-dda", "sparse dp-dda")
 BEGIN, END = "<!-- begin of what bench wrote -->", "<!-- end of what bench wrote -->"
 FIXED_DIMENSION = 2000
 FIXED_RANKS = 20
@@ -91,18 +91,17 @@ def _targets(targets: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _rounds(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return two tables for each dimension: microseconds of a round, and ratios; a column for each number of ranks."""
+    """Return tables for each dimension: microseconds, ratios, vectors sent; a column for each number of ranks."""
     parts = []
     for m in sorted({int(m) for run in runs for m in run["dimensions"]}):
         columns = [(run["ranks"], run["dimensions"][str(m)]) for run in runs if str(m) in run["dimensions"]]
         head = [f"{n} ranks" for n, _ in columns]
-        for key, title, scale, form in (("seconds", "us a round", 1e6, ".1f"), ("ratios", "ratio", 1.0, ".2f")):
-            names = list(dict.fromkeys(name for _, found in columns for name in found[key]))
-            rows = [
-                [name, *(format(found[key][name] * scale, form) if name in found[key] else "" for _, found in columns)]
-                for name in names
-            ]
-            parts.append(table((f"m = {m}, {title}", *head), rows))
+        kinds = (("seconds", "us a round", 1e6, ".1f"), ("ratios", "ratio", 1.0, ".2f"))
+        for key, title, scale, form in (*kinds, ("vectors", "m words sent by a rank, at most", 1.0, ".2f")):
+            each = [found.get(key, {}) for _, found in columns]
+            names = list(dict.fromkeys(name for one in each for name in one))
+            rows = [[name, *(format(one[name] * scale, form) if name in one else "" for one in each)] for name in names]
+            parts += [table((f"m = {m}, {title}", *head), rows)] if rows else []
     return parts
 
 

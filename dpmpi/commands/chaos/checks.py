@@ -2,8 +2,8 @@
 
 With V the ranks that died, G the graph and C(S) the largest connected part of G among the ranks S, those who go on are
 C(V') for V' the others if all deaths are seen at once, and C(C(...) - ...) if they are seen one after the other; nobody
-if so few of those before are alive that they cannot know whether it is they who were cut off. Which deaths are seen
-together is a matter of microseconds, so each order is right.                                                        (1)
+if so few of those before are alive that they cannot know whether it is they who were cut off, or too few for the noise
+in their sum. Which deaths are seen together is a matter of microseconds, so each order is right.                    (1)
 
 While a rank v is stopped in its round r, a rank begins a round t unless it waits in an earlier one, and waits in t if
 one of its peers of that round has not begun it:
@@ -33,21 +33,21 @@ from dpmpi.errors import DpmpiError
 from dpmpi.network.channel import Schedule
 from dpmpi.network.graph import Graph
 from dpmpi.network.transport.loopback import LoopbackTransport
-from dpmpi.privacy.ledger import recorded_spending
+from dpmpi.privacy.ledger import recorded_runs, recorded_spending
 from dpmpi.runtime.assembly import Past, assemble, open_ledgers
 from dpmpi.runtime.budget import ledger_file
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.evaluation import Evaluator
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.plan import make_plan
-from dpmpi.runtime.recovery.resume import quorate
+from dpmpi.runtime.recovery.resume import fewest_ranks, quorate
 from dpmpi.runtime.settings import Settings
 
 Counts: TypeAlias = Mapping[int, int]
 """Releases by rank."""
 
 
-def possible_survivors(graph: Graph, dead: Sequence[int]) -> set[tuple[int, ...]]:
+def possible_survivors(graph: Graph, dead: Sequence[int], fewest: int = 1) -> set[tuple[int, ...]]:
     """Return who may be left when ranks have died, by (1); the empty group is among them if they may be too few."""
 
     def after(group: tuple[int, ...], left: frozenset[int]) -> Iterator[tuple[int, ...]]:
@@ -61,6 +61,9 @@ def possible_survivors(graph: Graph, dead: Sequence[int]) -> set[tuple[int, ...]
                     yield ()
                     continue
                 part = graph.induced(rest).largest_component()
+                if len(part) < fewest:
+                    yield ()
+                    continue
                 yield from after(tuple(rest[k] for k in part), left - set(together))
 
     return set(after(tuple(range(graph.size)), frozenset(dead)))
@@ -69,7 +72,8 @@ def possible_survivors(graph: Graph, dead: Sequence[int]) -> set[tuple[int, ...]
 def wrong_survivors(summary: Mapping[str, Any], config: Config, ranks: int, dead: Sequence[int]) -> str | None:
     """Check that those went on who should, and that the summary says so."""
     names = tuple(record["rank"] for record in summary["per_rank"])
-    expected = possible_survivors(Settings.of(config).graph(ranks), dead)
+    settings = Settings.of(config)
+    expected = possible_survivors(settings.graph(ranks), dead, fewest_ranks(settings, ranks))
     if names not in expected:
         return f"rank {', '.join(map(str, dead))} died, expected {sorted(expected)} to go on, found {list(names)}"
     if summary["lost"] != sorted(set(range(ranks)) - set(names)) or summary["ranks_at_start"] != ranks:
@@ -111,12 +115,30 @@ def wrong_bits(run: Path, expected: Array) -> str | None:
     return f"the models differ from the undisturbed ones, by up to {np.abs(models - expected).max():.3g}"
 
 
+def wrong_agreement(summary: Mapping[str, Any]) -> str | None:
+    """Check that all ranks ended with the same model, up to rounding: else some used a sum that others did not."""
+    found = summary["consensus_error"]
+    return None if found < 1e-9 else f"the ranks' models differ by {found:.3g}: a sum was used by some only"
+
+
+def wrong_crowd(run: Path, config: Config, ranks: int) -> str | None:
+    """Check that no start of a run added up over fewer ranks than noise in the sum may have."""
+    fewest = fewest_ranks(Settings.of(config), ranks)
+    for name in range(ranks):
+        path = ledger_file(config, RunDirectory(run).ledger, name)
+        for header, _, _ in recorded_runs(path) if path.exists() else ():
+            if header["ranks"] < fewest:
+                return f"rank {name} began a sum of {header['ranks']} ranks, expected at least {fewest} of {ranks}"
+    return None
+
+
 def wrong_ledgers(run: Path) -> str | None:
     """Check the ledgers of a finished run, those of lost ranks included, with the independent accountant."""
     try:
-        bad = [f"rank {one.rank}: {'; '.join(one.problems)}" for one in verify(run) if one.problems]
+        found = verify(run)
     except DpmpiError as error:
         return str(error)
+    bad = [f"rank {one.rank}: {'; '.join(one.problems) or 'no ledger'}" for one in found if one.problems or one.absent]
     return bad[0] if bad else None
 
 

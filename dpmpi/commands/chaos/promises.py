@@ -15,6 +15,8 @@ from dpmpi.commands.chaos.start import Ended, Moment, run_start
 from dpmpi.core import Array
 from dpmpi.network.launcher import Launcher
 from dpmpi.runtime.config import Config
+from dpmpi.runtime.flags import from_text
+from dpmpi.runtime.recovery.resume import fewest_ranks
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.trainer import SLACK_LOOKS
 
@@ -27,6 +29,8 @@ PROMISES = {
     "ended": "all ranks ended in time",
     "survivors": "those went on who could",
     "objective": "the objective is that of an undisturbed run",
+    "agreed": "no sum was used by some ranks only",
+    "crowd": "no shared sum was of fewer than n - c ranks",
     "bits": "the models are those of an undisturbed run, bit for bit",
     "resumed": "the run finished after --resume",
     "named": "the error is the right one, and names the rank",
@@ -132,6 +136,11 @@ class Scene:
         starts = [start.records() for start in self._starts]
         return {name: sum(records[name].releases for records in starts) for name in self.first.names}
 
+    def derived(self) -> Config:
+        """Return the settings of the run with what it derived for all its ranks, which stays when some are lost."""
+        path = self.run / "config.toml"
+        return from_text(path.read_text(encoding="utf-8"), path, {})
+
     def check_books(self, most: Mapping[int, int] | None = None, *, whole: bool) -> None:
         """Check the ledgers against the wire and, of a run that finished, against the accountant."""
         self.check("counts", checks.wrong_counts(self.run, self.config, self.carried))
@@ -147,14 +156,19 @@ def _kill(scene: Scene) -> None:
     fired = scene.first.fired()
     dead = sorted(fired)
     scene.notes |= {"dead": dead, "tolerant": scene.tolerant}
-    graph = Settings.of(config).graph(setting.ranks)
-    too_few = bool(ended.code) and () in checks.possible_survivors(graph, dead)
+    settings = Settings.of(config)
+    graph, fewest = settings.graph(setting.ranks), fewest_ranks(settings, setting.ranks)
+    too_few = bool(ended.code) and () in checks.possible_survivors(graph, dead, fewest)
+    if settings.messages.hides:
+        scene.check("crowd", checks.wrong_crowd(scene.run, config, setting.ranks))
     if not dead or (scene.tolerant and not too_few):
         summary = scene.finished("finished", ended)
+        if settings.messages.hides and summary["consensus_error"] is not None:
+            scene.check("agreed", checks.wrong_agreement(summary))
         as_expected = scene.check("survivors", checks.wrong_survivors(summary, config, setting.ranks, dead))
         if as_expected and summary["objective"] is not None:
             names = [record["rank"] for record in summary["per_rank"]]
-            expected, _ = checks.undisturbed(config, setting.ranks, names)
+            expected, _ = checks.undisturbed(scene.derived(), setting.ranks, names)
             scene.notes |= {"objective": summary["objective"], "undisturbed": expected, "starts": summary["starts"]}
             scene.check("objective", checks.wrong_objective(summary, expected, setting.within))
         scene.check_books(whole=True)
@@ -173,8 +187,10 @@ def _kill(scene: Scene) -> None:
 def _stop(scene: Scene) -> None:
     config = scene.config
     summary = scene.finished("finished", scene.start(*scene.flags))
-    every = config.evaluate if config.evaluate is not None else max(1, config.known_rounds // 20)
-    schedule, pauses = Settings.of(config).schedule(scene.setting.ranks), scene.first.pauses()
+    settings = Settings.of(config)
+    evaluating = settings.evaluating
+    every = evaluating.every or (max(1, config.known_rounds // 20) if evaluating.kind == "open" else 0)
+    schedule, pauses = settings.schedule(scene.setting.ranks), scene.first.pauses()
     scene.notes |= {"pauses": pauses, "rounds_per_second": summary["rounds_per_second"]}
     # With checkpoints a rank may not get far ahead of the others; a round of several exchanges waits in any of them.
     if pauses and config.checkpoint_every is None and config.exchange == "plain":

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from dpmpi.commands.report import charts, headline, page, sections
+from dpmpi.commands.report import charts, curious, headline, model, page, sections
 from dpmpi.commands.report.drawing import Plots, need_matplotlib
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.sweep.file import Plot
@@ -22,8 +22,8 @@ from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.results import Run, SweepResult, group_runs, read_run, read_sweep_directory
 
 
-def run_sections(runs: Sequence[Run], plots: Plots) -> tuple[list[str], list[Section]]:
-    """Return everything about plain runs: what stands above the parts, and these."""
+def run_sections(runs: Sequence[Run], plots: Plots, who: str | None = None) -> tuple[list[str], list[Section]]:
+    """Return everything about plain runs: what stands above the parts, and these; `who` names curious ranks."""
     labels = _labels(runs)
     groups = group_runs(runs, labels)
     lead, parts = headline.warnings_of_runs(groups), []
@@ -32,9 +32,11 @@ def run_sections(runs: Sequence[Run], plots: Plots) -> tuple[list[str], list[Sec
     else:
         parts.append(headline.results_of_groups(groups))
     parts += [sections.chart_section(chart, plots) for chart in charts.utility_charts(groups)]
-    parts += [*sections.progress_sections(charts.runs_charts(groups), plots), *sections.rank_sections(groups, plots)]
-    if len(groups) == 1:
-        parts += sections.cost_sections(groups[0], plots)
+    parts += sections.progress_sections(charts.runs_charts(groups), plots)
+    parts += model.model_sections(groups[0].runs[0], plots) if len(groups) == 1 else []
+    parts += sections.rank_sections(groups, plots)
+    parts += curious.curious_sections(groups[0].runs[0], plots, who) if len(groups) == 1 else []
+    parts += sections.cost_sections(groups[0], plots) if len(groups) == 1 else []
     parts.append(sections.settings_section({group.label: group.runs[0] for group in groups}))
     commands = [_command(run, label) for run, label in zip(runs, labels, strict=True)]
     commands += [f"python -m dpmpi verify {shlex.quote(str(run.path))}" for run in runs]
@@ -61,10 +63,10 @@ def sweep_sections(sweep: SweepResult, plots: Plots) -> tuple[list[str], list[Se
     return _sweep_lead(sweep), parts
 
 
-def write_report(paths: Sequence[Path], out: Path | None) -> Path:
+def write_report(paths: Sequence[Path], out: Path | None, who: str | None = None) -> Path:
     """Write the page about runs and sweeps, and its plots; return where. Raise `DataError` for damaged results."""
     try:
-        return _write_report(paths, out)
+        return _write_report(paths, out, who)
     except DpmpiError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -72,7 +74,7 @@ def write_report(paths: Sequence[Path], out: Path | None) -> Path:
         raise DataError(f"the results in {where} are damaged, or of another version ({why}): repeat the run") from error
 
 
-def _write_report(paths: Sequence[Path], out: Path | None) -> Path:
+def _write_report(paths: Sequence[Path], out: Path | None, who: str | None) -> Path:
     sweeps = [read_sweep_directory(path) for path in paths if (path / "sweep.json").is_file()]
     runs = [read_run(path) for path in paths if not (path / "sweep.json").is_file()]
     if out is None:
@@ -80,7 +82,7 @@ def _write_report(paths: Sequence[Path], out: Path | None) -> Path:
     with _writing(out, "" if out.stem == "report" else f"{out.stem}-") as plots:
         chapters = [(sweep.index["title"], *sweep_sections(sweep, plots)) for sweep in sweeps]
         if runs:
-            chapters.append((_title(runs), *run_sections(runs, plots)))
+            chapters.append((_title(runs), *run_sections(runs, plots, who)))
         if len(chapters) == 1:
             title, lead, parts = chapters[0]
         else:
@@ -108,12 +110,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("paths", nargs="*", type=Path, metavar="RUN_OR_SWEEP", help="a run or sweep directory")
     parser.add_argument("--figure", choices=("gamma",), help="instead of runs: what the weights of ldp-admm hide")
     parser.add_argument("--out", type=Path, metavar="FILE.html", help="(default: report.html in it; here, for several)")
+    text = "of one run: what ranks 3 and 4 together learn of the others, beside every single rank"
+    parser.add_argument("--curious", metavar="3,4", help=text)
     flags = parser.parse_args(argv)
     if flags.out is not None and flags.out.suffix != ".html":
         raise ConfigError(f"--out is the page's name and ends with .html, got {flags.out}")
     if bool(flags.paths) == bool(flags.figure):
         raise ConfigError("expected a run or sweep directory, or --figure gamma without one: name one of them")
-    say(write_figure(flags.out or Path("gamma.html")) if flags.figure else write_report(flags.paths, flags.out))
+    say(
+        write_figure(flags.out or Path("gamma.html"))
+        if flags.figure
+        else write_report(flags.paths, flags.out, flags.curious)
+    )
     return 0
 
 

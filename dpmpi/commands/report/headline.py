@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpmpi.commands.report import page
@@ -12,6 +12,7 @@ from dpmpi.commands.report.drawing import Plots, by_thousands, csv_text, series
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.report.ranks import spent
 from dpmpi.runtime.output.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
+from dpmpi.runtime.output.summary import NOISE
 
 BYTES_OF = {"numbers": "payload", "shares": "share", "seals": "tag", "trailers": "trailer"}
 MORE = {
@@ -22,6 +23,8 @@ MORE = {
     **{f"bytes of {what}": (f"communication.{kind}_bytes", ",.0f") for what, kind in BYTES_OF.items()},
 }
 """Further numbers of one run: what it is called, its key in summary.json, and its form."""
+HEADLINE = {"accuracy": "accuracy", "rmse": "RMSE", "deviance": "deviance"}
+"""The metric that a tile shows: the first one that there is, and what it is called."""
 CSV_ONLY = ("consensus_error", "communication.messages")
 """Numbers of a sweep's file that its table has no room for."""
 
@@ -85,8 +88,7 @@ def tiles(run: Run) -> str:
         shown.append(page.tile("suboptimality", f"{summary['suboptimality']:.3g}", below))
     elif summary["objective"] is not None:
         shown.append(page.tile("objective", f"{summary['objective']:.4g}", "no optimum to compare with (--reference)"))
-    if summary["accuracy"] is not None:
-        shown.append(page.tile("accuracy", f"{summary['accuracy']:.2%}", "on held-out rows"))
+    shown += _quality_tile(summary)
     if privacy["epsilon"] is None or privacy["insecure_noise"]:
         shown.append(page.tile("certified epsilon", "none", "NOT PRIVATE", "tile bad"))
     else:
@@ -103,6 +105,28 @@ def tiles(run: Run) -> str:
         below = f"training {training:.3g} s, {speed:.3g} rounds a second"
         shown.append(page.tile("time", f"{summary['wall_seconds']:.3g} s", below))
     return page.tiles(shown)
+
+
+def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
+    """Return how good the model is in one number: accuracy, or the error of numbers; a private one has its error."""
+    if summary["accuracy"] is not None:
+        return [page.tile("accuracy", f"{summary['accuracy']:.2%}", "on held-out rows")]
+    exact, private = (summary.get("metrics") or {}).get("mean") or {}, summary.get("private_evaluation")
+    found = {name: exact[name] for name in HEADLINE if exact.get(name) is not None}
+    for name, value in list(found.items())[:1]:
+        return [page.tile(HEADLINE[name], f"{value:.4g}", "on held-out rows")]
+    if private is None:
+        return []
+    if private["metrics"] is None:
+        return [page.tile("quality", "not known", "no budget was left to evaluate the model")]
+    name = next(name for name in HEADLINE if name in private["metrics"])
+    one, rows = private["metrics"][name], f"on {private['rows']:,} held-out rows, privately"
+    if one["value"] is None:
+        return [page.tile(HEADLINE[name], NOISE, rows)]
+    share, least = name == "accuracy", private["metrics"].get("majority") or {"value": None}
+    value = f"{one['value']:.1%} +- {one['error']:.1%}" if share else f"{one['value']:.3g} +- {one['error']:.2g}"
+    below = rows if least["value"] is None else f"{rows}; most frequent class {least['value']:.1%}"
+    return [page.tile(HEADLINE[name], value, below)]
 
 
 def results_of_run(run: Run) -> list[str]:

@@ -16,7 +16,8 @@ from functools import cache
 from dpmpi.commands.sweep.file import FROM_OPTIMUM, Series, Settings, Sweep, Value, dashed
 from dpmpi.errors import ConfigError, shown
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.flags import from_values, make_parser
+from dpmpi.runtime.evaluating import Evaluating
+from dpmpi.runtime.flags import from_values, make_parser, named_plugins
 from dpmpi.runtime.settings import Settings as RunSettings
 
 
@@ -80,7 +81,11 @@ def _make_run(sweep: Sweep, series: Series, point: Settings, repetition: int) ->
     for plot in sweep.plots:
         if plot.y in FROM_OPTIMUM and not config.reference:
             raise ConfigError(f"{where}: a plot of the {plot.y.replace('_', ' ')} needs reference = true")
-        if plot.over_time(sweep.grid) and config.evaluate == 0:
+        if (
+            plot.over_time(sweep.grid)
+            and config.evaluate is not None
+            and Evaluating.parse(config.evaluate).kind != "open"
+        ):
             raise ConfigError(f"{where}: a plot over {plot.x} needs evaluations, found evaluate = 0")
     texts = [re.sub(r"[^\w.:=+@%-]+", "-", f"{key}={value}").strip(".") for key, value in point.items()]
     path = "/".join([series.name, *([",".join(texts)] if texts else []), f"rep-{repetition}"])
@@ -88,9 +93,10 @@ def _make_run(sweep: Sweep, series: Series, point: Settings, repetition: int) ->
 
 
 @cache  # a sweep may have hundreds of runs
-def _parser() -> argparse.ArgumentParser:
-    return make_parser("python -m dpmpi.run", "")
+def _parser(plugins: tuple[str, ...]) -> argparse.ArgumentParser:
+    return make_parser("python -m dpmpi.run", "", plugins)
 
 
 def _config(settings: Settings) -> Config:
-    return from_values(vars(_parser().parse_args(as_flags(settings))))
+    words = as_flags(settings)
+    return from_values(vars(_parser(named_plugins(words)).parse_args(words)))

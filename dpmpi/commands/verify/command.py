@@ -3,17 +3,19 @@
 From config.toml and the public facts in the summary the plan is computed anew: schedule, noise, and every release of
 every rank. Nothing that the run computed is believed, and no cache is read. The run fails the check if
 
-- a chain is broken, a ledger is missing, or the run did not close it; a mac is not that of the ledger's key, the last
+- a chain is broken, or the run did not close it; a mac is not that of the ledger's key, the last
   line is not signed by the roster's key, or lines are missing that the owner's head or the summary knows;
 - config.toml is not the configuration that the ledgers' headers name, or ranks tell their starts differently;
-- a charge is not the one that the plan has in its place (noise, scale, sensitivity, sampling), the noise is not what
-  --epsilon asks for, or a ledger charges less than the wire carried;
+- a charge is not the one that the plan has in its place (noise, scale, sensitivity, sampling, and whether training or
+  held-out rows were read), the noise is not what --epsilon asks for, or a ledger charges less than the wire carried;
 - the summary says something else than the ledgers' headers (ranks, delta, noise, whether anything is promised) or than
   the schedule (active rounds, messages);
 - the summary claims a smaller epsilon than the run's accountant finds for the ledger, or than two neighbouring data
   sets show: `lower`, by a code path of its own (privacy/replay.py). The truth lies between `lower` and `upper`.
 
 What could not be checked, for lack of a key, a roster, another rank's ledger or a lower bound, is named for each rank.
+A ledger that is not here is `absent`, not wrong: every party has its own. The last line says how many were checked. The
+exit code is 1 if one is wrong, or none is here.
 """
 
 from __future__ import annotations
@@ -22,22 +24,24 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpmpi.commands.verify.events import Facts, check_charges, check_starts
+from dpmpi.commands.verify.events import SAME, Facts, check_charges, check_starts
 from dpmpi.commands.verify.ledgers import Roster, read_rank
+from dpmpi.core.files import parse_toml
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.privacy.accountants import rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.privacy.replay import Bounds, replay
+from dpmpi.privacy.spending import charged_to
 from dpmpi.runtime.budget import ledger_file
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.flags import Parser, from_values
+from dpmpi.runtime.flags import Parser, from_text
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.settings import Settings
@@ -58,6 +62,10 @@ class Replay:
     bounds: Bounds | None = None
     problems: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    absent: bool = False
+    """Whether the ledger is not here, so that nothing of it was checked."""
+    not_private: str | None = None
+    """Why the run promises nothing; None if it promises something."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,9 @@ def check_rank(rank: int, facts: Facts, plan: Plan, price: Pricer) -> Replay:
         "insecure_noise": (privacy["insecure_noise"], header["insecure_noise"]),
         "private": (privacy["private"], bool(header["private"] and privacy["epsilon"] is not None)),
         "configured delta": (privacy["delta"], facts.settings.config.delta),
+        "held_out": (record.get("held_out"), header.get("held_out")),
+        "evaluation_sigma": (record.get("evaluation_sigma"), header.get("evaluation_sigma")),
+        "unit": (privacy.get("unit", "record"), facts.settings.unit),
     }
     rounds = facts.active_rounds(record["rank"])
     said |= {"active_rounds": (record["active_rounds"], len(rounds))}
@@ -115,11 +126,30 @@ def check_rank(rank: int, facts: Facts, plan: Plan, price: Pricer) -> Replay:
         problems.append(f"the summary says that a budget ended in round {record['stopped']}, the ledger has none")
     spending = ledger.spending
     spoke = plan.release_count(rank, sum(t < facts.stopped(record["rank"]) for t in rounds))
-    if spending.total() < spoke:
-        problems.append(f"charges {spending.total()} releases, but the wire carried {spoke}")
+    evaluated = sum(count for event, count in spending.items() if event.rows == "held-out")
+    if spending.total() - evaluated < spoke:
+        problems.append(f"charges {spending.total() - evaluated} releases, but the wire carried {spoke}")
+    if plan.held_out is not None and record["evaluated"] and evaluated < plan.held_out.count():
+        problems.append(f"charges {evaluated} evaluations, but the wire carried {plan.held_out.count()}")
     private = bool(header["private"]) and all(event.noise != "none" for event in spending)
     found = price(record["rank"], spending, private=private)
+    if plan.held_out is not None and private:
+        problems += _wrong_parts(record, spending, price)
     return replace(found, problems=(*problems, *_wrong_claim(record["epsilon"], found)))
+
+
+def _wrong_parts(record: Mapping[str, Any], spending: Counter[ReleaseEvent], price: Pricer) -> list[str]:
+    """Return the problems of what a summary claims for training and held-out rows apart, and for both together."""
+    parts = {"epsilon_training": charged_to(spending, "training")}
+    parts["epsilon_evaluation"] = charged_to(spending, "held-out")
+    problems = []
+    for name, part in parts.items():
+        found = price(record["rank"], part, private=True)
+        problems += [f"{name}: {wrong}" for wrong in _wrong_claim(record[name], found)]
+    claims = [record[name] for name in parts]
+    if None not in claims and record["epsilon"] is not None and record["epsilon"] < max(claims):
+        problems.append(f"the summary claims epsilon {record['epsilon']:.4g}, less than one of its parts {claims}")
+    return problems
 
 
 def check_lost(name: int, facts: Facts, price: Pricer) -> Replay:
@@ -143,22 +173,31 @@ def _wrong_claim(claimed: Any, found: Replay) -> list[str]:
     problems = []
     if claimed < found.epsilon * (1 - TOLERANCE):
         problems.append(f"the summary claims epsilon {claimed:.4g}, the replay finds {found.epsilon:.4g}")
-    if found.bounds is not None and claimed < found.bounds.lower:
+    if found.bounds is not None and claimed < found.bounds.lower * (1 - SAME):
         problems.append(f"epsilon {claimed:.4g} is below {found.bounds.lower:.4g}, which two data sets show")
     if found.rdp is not None and claimed > found.rdp * (1 + TOLERANCE):
         problems.append(f"epsilon {claimed:.4g} is above the Renyi bound {found.rdp:.4g}: an accountant is wrong")
     return problems
 
 
-def verify(path: Path, roster: Path | None = None) -> list[Replay]:
+def verify(
+    path: Path, roster: Path | None = None, plugins: Sequence[str] = (), ledger: Path | None = None
+) -> list[Replay]:
     """Check the ledgers of a run and return what each rank has spent, and what is wrong; raise if nothing can be read.
 
-    `roster` is the file of the ranks' public keys, by default the one that the run used.
+    `roster` is the file of the ranks' public keys, by default the one that the run used; `plugins` say where the source
+    of its plug-ins is now, `ledger` in which folder the ledgers are now.
     """
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        config = from_values({"config": str(path / "config.toml")})
-        return _verify(RunDirectory(path), summary, config, roster)
+        text = (path / "config.toml").read_text(encoding="utf-8")
+        given = {"plugin": tuple(plugins)} if plugins else {}
+        if not plugins:
+            _refuse_carried_plugins(text, path)
+        config = from_text(text, path / "config.toml", given)
+        if summary["batch"] != config.batch:
+            config = from_text(text, path / "config.toml", given | {"batch": str(summary["batch"])})
+        return _verify(RunDirectory(path), summary, config, roster, ledger)
     except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         if isinstance(error, DpmpiError):
             raise
@@ -166,19 +205,31 @@ def verify(path: Path, roster: Path | None = None) -> list[Replay]:
         raise ConfigError(f"{path} is not a finished run: expected its summary, found {why}") from error
 
 
-def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config, keys: Path | None) -> list[Replay]:
+def _refuse_carried_plugins(text: str, path: Path) -> None:
+    """Raise `ConfigError` for a plug-in that lies in the run directory, which may be a stranger's: it would be run."""
+    named = parse_toml(text, str(path / "config.toml")).get("plugin", [])
+    for one in [named] if isinstance(named, str) else named:
+        if Path(str(one)).resolve().is_relative_to(path.resolve()):
+            raise ConfigError(
+                f"{path} brings its own plug-in {one}, whose code would be run here: read it, then give --plugin FILE"
+            )
+
+
+def _verify(
+    directory: RunDirectory, summary: dict[str, Any], config: Config, keys: Path | None, folder: Path | None
+) -> list[Replay]:
     if len(summary["per_rank"]) != summary["ranks"] or summary["ranks"] < 1 or summary["rounds"] != config.known_rounds:
         raise ConfigError(f"{directory.path}: the summary does not fit its own figures or the configuration")
-    if summary["batch"] != config.batch:
-        config = from_values({"config": str(directory.path / "config.toml"), "batch": str(summary["batch"])})
     names = [record["rank"] for record in summary["per_rank"]]
     if names != sorted(names) or sorted([*names, *summary["lost"]]) != list(range(summary["ranks_at_start"])):
         raise ConfigError(f"{directory.path}: expected every rank once in the summary, as a rank or as lost")
     settings, records = Settings.of(config), [record["samples"] for record in summary["per_rank"]]
+    held_out = [record.get("held_out") or 0 for record in summary["per_rank"]]
     schedule = settings.schedule(summary["ranks_at_start"], names)
-    plan = make_plan(settings, schedule, records, summary["dimension"])
+    plan = make_plan(settings, schedule, records, summary["dimension"], held_out=held_out)
     roster, everyone = _roster(config, keys), [*names, *summary["lost"]]
-    ledgers = {name: read_rank(ledger_file(config, directory.ledger, name), name, summary, roster) for name in everyone}
+    where = config if folder is None else replace(config, ledger=str(folder))
+    ledgers = {name: read_rank(ledger_file(where, directory.ledger, name), name, summary, roster) for name in everyone}
     facts = Facts(settings, summary, ledgers)
     starts = check_starts(facts)
     extra = any(release.extra for release in plan.method.releases(plan.terms(0)))
@@ -187,7 +238,7 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config, ke
     for rank, name in [*enumerate(names), *((-1, name) for name in summary["lost"])]:
         ledger = ledgers[name]
         if not ledger.starts:
-            found.append(Replay(name, problems=ledger.problems, unchecked=ledger.unchecked))
+            found.append(Replay(name, problems=ledger.problems, unchecked=ledger.unchecked, absent=ledger.absent))
             continue
         one = check_lost(name, facts, price) if rank < 0 else check_rank(rank, facts, plan, price)
         problems, unchecked = check_charges(facts, name)
@@ -201,7 +252,17 @@ def _verify(directory: RunDirectory, summary: dict[str, Any], config: Config, ke
     if total != (None if None in claims else max(claims)):
         wrong = f"the summary claims epsilon {total} for the run, its ranks have {claims}"
         found[0] = replace(found[0], problems=(*found[0].problems, wrong))
-    return found
+    why = _not_private(config, summary, found)
+    return [replace(one, not_private=why) for one in found]
+
+
+def _not_private(config: Config, summary: Mapping[str, Any], found: Sequence[Replay]) -> str | None:
+    """Return why a run promises nothing, whatever its ledgers charge; None if it promises something."""
+    if config.insecure_noise_seed is not None or summary["privacy"]["insecure_noise"]:
+        return "whoever knows insecure_noise_seed can subtract the noise"
+    if not summary["privacy"]["private"] or any(one.charges and one.epsilon is None for one in found):
+        return "the ledgers charge releases without an epsilon"
+    return None
 
 
 def _roster(config: Config, given: Path | None) -> Roster:
@@ -223,16 +284,32 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", type=Path)
     what = "the ranks' public keys, got by another way than the run directory (default: the run's own)"
     parser.add_argument("--roster", type=Path, metavar="FILE", help=what)
+    what = "where the source of the run's plug-in is now (default: where it was); may be repeated"
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=what)
+    what = "the folder in which the ledgers are now (default: the run directory's, or that of the run's --ledger)"
+    parser.add_argument("--ledger", type=Path, metavar="DIR", help=what)
     flags = parser.parse_args(argv)
-    ranks = verify(flags.run, flags.roster)
+    if flags.ledger is not None and not flags.ledger.is_dir():
+        raise ConfigError(f"expected a folder with ledgers for --ledger, found none at {flags.ledger}")
+    ranks = verify(flags.run, flags.roster, flags.plugin, flags.ledger)
     print(f"{'rank':>4} {'charges':>8} {'epsilon':>9} {'lower':>9} {'upper':>9}  {'verdict':<10} could not be checked")
     for rank in ranks:
         bounds = (None, None) if rank.bounds is None else (rank.bounds.lower, rank.bounds.upper)
         figures = " ".join("-".rjust(9) if x is None else f"{x:9.4g}" for x in (rank.epsilon, *bounds))
-        verdict = "WRONG" if rank.problems else "ok"
+        verdict = "WRONG" if rank.problems else "absent" if rank.absent else "ok"
         print(f"{rank.rank:>4} {rank.charges:>8} {figures}  {verdict:<10} {'; '.join(rank.unchecked) or '-'}")
         for problem in rank.problems:
             print(f"{'':>4} {problem}")
-    failed = [rank for rank in ranks if rank.problems]
-    print(f"{len(ranks) - len(failed)} of {len(ranks)} ledgers check out")
-    return 1 if failed else 0
+    print(conclusion(ranks))
+    return 1 if any(rank.problems for rank in ranks) or all(rank.absent for rank in ranks) else 0
+
+
+def conclusion(ranks: Sequence[Replay]) -> str:
+    """Return the line that says how many ledgers check out, how many are not here, and whether anything is promised."""
+    absent = sum(rank.absent for rank in ranks)
+    right = sum(not (rank.problems or rank.absent) for rank in ranks)
+    told = f"{right} of {len(ranks)} ledgers check out"
+    if absent:
+        told += f", {absent} {'is' if absent == 1 else 'are'} not here: the check is not complete"
+    why = ranks[0].not_private
+    return told if why is None else f"{told}; NOT PRIVATE: {why}"

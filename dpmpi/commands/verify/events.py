@@ -18,6 +18,7 @@ from dpmpi.commands.verify.ledgers import RankLedger, Start
 from dpmpi.errors import DpmpiError
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import Releases, later_releases
+from dpmpi.runtime.held_out import evaluation_levels
 from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
 from dpmpi.runtime.settings import Settings
 
@@ -40,6 +41,17 @@ class Facts:
     def origin(self) -> int:
         """The number of ranks that the run began with."""
         return int(self.summary["ranks_at_start"])
+
+    def held_out(self, name: int) -> int:
+        """Return a rank's held-out rows, a public fact too."""
+        told = [one.get("held_out") for one in self.summary["per_rank"] if one["rank"] == name]
+        told += [one.header.get("held_out") for one in self.ledgers[name].starts]
+        return int(told[0] or 0) if told else 0
+
+    def budget(self, name: int, start: Start) -> float | None:
+        """Return a rank's budget in a start, as its ledger says."""
+        mine = [one.header.get("budget") for one in self.ledgers[name].starts if one.incarnation == start.incarnation]
+        return None if not mine or mine[0] is None else float(mine[0])
 
     def members(self, start: Start) -> list[int]:
         """Return the ranks that a start went on with."""
@@ -97,10 +109,35 @@ def check_charges(facts: Facts, name: int) -> tuple[list[str], list[str]]:
                     f"{where}expected noise {sigma:.6g} by the configuration, found {start.header['sigma']}"
                 )
             planned = later_releases(plan.releases(plan.terms(rank), start.header["sigma"]), spent[rank].made)
-            problems += [where + wrong for wrong in compare(start.charged, planned)]
+            evaluations, training = _apart(start.charged)
+            problems += [where + wrong for wrong in compare(training, planned)]
+            problems += [where + wrong for wrong in _evaluations(facts, start, plan, spent, rank, evaluations)]
         except (DpmpiError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             unchecked.append(f"{where}the plan cannot be computed: {error!s:.120}")
     return problems, unchecked
+
+
+def _apart(charged: Releases) -> tuple[Releases, Releases]:
+    """Return the charges for held-out rows, and all others."""
+    held_out = [(event, count) for event, count in charged if event.rows == "held-out"]
+    return held_out, [(event, count) for event, count in charged if event.rows != "held-out"]
+
+
+def _evaluations(
+    facts: Facts, start: Start, plan: Plan, spent: Sequence[Spent], rank: int, charged: Releases
+) -> Iterable[str]:
+    """Yield what is wrong with the charges of private evaluations."""
+    if plan.held_out is None:
+        yield from compare(charged, [])
+        return
+    found = start.header["evaluation_sigma"]
+    repeatable = facts.settings.config.insecure_noise_seed is not None
+    budgets = [facts.budget(name, start) for name in facts.members(start)]
+    trained, before = noise_levels(plan, cached=False), () if repeatable else spent
+    expected = evaluation_levels(plan, trained, budgets, before, after=start.after, cached=False)[rank]
+    if not _near(found, expected, SAME_NOISE):
+        yield f"expected noise {expected:.6g} of evaluations by the configuration, found {found}"
+    yield from compare(charged, plan.held_out.releases(rank, found, start.after))
 
 
 def _plan_of(facts: Facts, start: Start) -> tuple[Plan, list[Spent]]:
@@ -112,7 +149,8 @@ def _plan_of(facts: Facts, start: Start) -> tuple[Plan, list[Spent]]:
     done = [facts.active_rounds(name, start) if start.after else [] for name in members]
     counts = [len(rounds) for rounds in done]
     dimension = int(facts.summary["dimension"])
-    plan = make_plan(facts.settings, schedule, records, dimension, done=counts, since=start.after)
+    held_out = [facts.held_out(name) for name in members]
+    plan = make_plan(facts.settings, schedule, records, dimension, done=counts, since=start.after, held_out=held_out)
     made = [
         plan.release_count(rank, sum(t < facts.stopped(name) for t in done[rank])) if done[rank] else 0
         for rank, name in enumerate(members)

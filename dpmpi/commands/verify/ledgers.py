@@ -48,6 +48,8 @@ class RankLedger:
     starts: tuple[Start, ...] = ()
     problems: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    absent: bool = False
+    """Whether there is no such file here, as after a run in which every party keeps its own."""
 
     @property
     def spending(self) -> Counter[ReleaseEvent]:
@@ -70,9 +72,12 @@ class Roster:
 
 def read_rank(path: Path, name: int, summary: dict[str, Any], roster: Roster) -> RankLedger:
     """Read a rank's ledger and check its chain, macs, signature, head and closing; never raise."""
+    if not path.exists() and path.with_suffix(".key").exists():
+        return RankLedger(name, problems=(f"expected {path} beside its key, found none: it was removed",))
+    if not path.exists():
+        where = f"everything: get {path.name} from its party and put it into {path.parent}, or give --ledger DIR"
+        return RankLedger(name, unchecked=(where,), absent=True)
     try:
-        if not path.exists():
-            raise LedgerError(f"no ledger at {path}")
         starts = tuple(one for one in _starts(path) if one.header.get("run") == summary["run"])
         if not starts and name in summary["lost"]:
             return RankLedger(name, unchecked=("its charges: the ledger of a lost rank that is empty",))

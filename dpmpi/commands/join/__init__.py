@@ -1,0 +1,1 @@
+"""Every party starts its own ranks: `dpmpi join`."""
