@@ -8,11 +8,17 @@ import tempfile
 import threading
 
 import pytest
+from hypothesis import settings
 from skips import table
 
 if "DPMPI_HEADS" not in os.environ:  # what is known of ledgers in tests does not go to the user's own heads
     os.environ["DPMPI_HEADS"] = tempfile.mkdtemp(prefix="dpmpi-heads-")
     atexit.register(shutil.rmtree, os.environ["DPMPI_HEADS"], ignore_errors=True)
+
+# The same inputs in every run, so that a commit passes or fails whoever checks it; new ones where they are asked for.
+settings.register_profile("repeatable", derandomize=True)
+if "DPMPI_EXAMPLES" not in os.environ:
+    settings.load_profile("repeatable")
 
 SKIPPED: list[str] = []
 """The reason of every skipped test; with pytest-xdist the reports of all workers arrive in the one that shows them."""

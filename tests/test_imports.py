@@ -11,7 +11,7 @@ PACKAGE = Path(dpmpi.__file__).parent
 
 PLUG_INS = ("algorithms/", "network/exchange/", "network/transport/")
 ONLY = {"mpi4py": {"network/transport/mpi.py"}, "cryptography": {"rng.py", "crypto"}}
-LAZY = {"scipy", "matplotlib", "dp_accounting", "sklearn", "tqdm", "mpi4py"}
+LAZY = {"scipy", "matplotlib", "dp_accounting", "sklearn", "tqdm", "mpi4py", "mlflow", "tensorboardX", "threadpoolctl"}
 
 
 def modules():
@@ -60,7 +60,9 @@ def test_only_the_named_modules_import_mpi_and_cryptography():
 def test_slow_packages_are_imported_where_they_are_used():
     for path in modules():
         for module, top in imports(path):
-            assert not (top and module.split(".")[0] in LAZY), f"{name(path)} imports {module} for everybody"
+            asked_for = name(path).startswith("sklearn/") and module.startswith("sklearn.")
+            lazy = module.split(".")[0] in LAZY and not asked_for
+            assert not (top and lazy), f"{name(path)} imports {module} for everybody"
 
 
 def loaded(*arguments):
@@ -84,4 +86,5 @@ def test_nothing_is_unpickled_or_evaluated():
             if isinstance(node, ast.Call):
                 called = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 assert called not in ("eval", "exec", "system", "popen"), f"{name(path)} calls {called}"
-        assert "pickle" not in {module.split(".")[0] for module, _ in imports(path)}
+        pickles = "pickle" in {module.split(".")[0] for module, _ in imports(path)}
+        assert not pickles or name(path) == "api/launching.py"  # files between processes of one user

@@ -10,7 +10,7 @@ FLOORS = (
     ("problem", "privacy", "crypto"),  # the mathematics
     ("data", "network", "algorithms", "model"),
     ("runtime",),
-    ("testing", "run", "commands", "__init__", "__main__"),
+    ("testing", "run", "api", "sklearn", "trackers", "commands", "__init__", "__main__"),
 )
 KNOWS = {"data": "problem", "model": "problem", "network": "crypto", "algorithms": "problem.penalties"}
 PLUG_INS = ("algorithms", "network.exchange", "network.transport")  # files that never import each other

@@ -8,7 +8,7 @@ import re
 
 import needs
 import pytest
-from contract import SHARES, all_cases, case, interrupted, leaks_of, run_cases, run_tolerant
+from contract import SHARES, all_cases, called, case, interrupted, leaks_of, run_cases, run_tolerant
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.dispatch import main as command
@@ -59,12 +59,29 @@ OTHERS = {
     "text": (("--dimension", 4), {"data": "text", "suffix": ".svm"}),
     "admm on sparse rows": (("--algorithm", "admm", "--loss", "logistic"), {"data": "sparse"}),
     "sealed shares": (("--algorithm", "ip-admm", *SHARES, "--seal", "--keys", "{keys}"), {}),
+    "sums along a path": (
+        ("--graph", "path", "--exchange", "shares", "--noise-in", "sum", "--share-words", 32, "--keys", "{keys}"),
+        {},
+    ),
+    "open sums along a path": (("--algorithm", "dp-admm", "--graph", "path"), {}),
+    "pairs": (("--noise-in", "pairs", "--seal", "--keys", "{keys}"), {}),
     "a test set": (("--test-fraction", 0.3), {}),
     "calibrated": (("--epsilon", 1, "--batch", 6), {}),
     "narrow": (("--wire", "float32"), {}),
     "domains": (("--out", "run"), {"domains": True}),
     "sealed domains": (("--out", "run", "--seal", "--keys", "{keys}"), {"domains": True}),
+    "three classes": (("--classes", "a,b,c", "--class-weights", "b=3"), {"data": "tasks"}),
+    "numbers": (("--label-range", "0:2", "--loss", "huber:0.3"), {"data": "tasks"}),
+    "counts": (("--task", "counts", "--label-range", "0:2"), {"data": "tasks"}),
+    "a codebook": (("--loss", "logistic"), {"data": "coded"}),
+    "a codebook in domains": (("--out", "run"), {"data": "coded", "domains": True}),
     "a ledger": (("--ledger", "{place}/ledgers"), {}),
+    "evaluations": (("--evaluate", "private:3", "--test-fraction", 0.4, "--loss", "logistic"), {}),
+    "evaluations in sums": (
+        (*SHARES, "--keys", "{keys}", "--noise-in", "sum", "--evaluate", "private:3", "--test-fraction", 0.4),
+        {},
+    ),
+    "persons": (("--batch", 4, "--test-fraction", 0.3), {"data": "persons"}),
 }
 REFUSED = {
     "nan": {"data": "nan"},
@@ -82,10 +99,12 @@ def others(folder):
         found.append(interrupted(folder, name.replace(" ", "-"), *flags, **more))
         found.append(case(folder, name.replace(" ", "-") + "-at-once", *flags, **more))
     found += [case(folder, name, "--dimension", 4, **more) for name, more in REFUSED.items()]
+    found += [called(folder, "arrays", stops=True), called(folder, "arrays-at-once", test_fraction=0.3)]
+    found += [called(folder, "arrays-nan", data="nan"), called(folder, "arrays-infinite", data="infinite")]
     return run_cases(folder, found, 120)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [*OTHERS, "arrays"])
 def test_no_setting_leaks(others, name):
     name = name.replace(" ", "-")
     for found in (others[name], others[f"{name}-at-once"]):
@@ -93,7 +112,7 @@ def test_no_setting_leaks(others, name):
         assert not leaks_of(found), show(found)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", [*REFUSED, "arrays-nan", "arrays-infinite"])
 def test_the_error_of_a_bad_record_tells_others_not_which(others, name):
     found = others[name]
     assert all(one["codes"] == [2] for one in found), found
@@ -106,6 +125,7 @@ DEATHS = {
     "dp-dda": (),
     "sealed dp-dda": ("--seal", "--keys", "{keys}"),
     "shared dp-dda": (*SHARES, "--keys", "{keys}", "--noise-in", "sum"),
+    "pairs": ("--seal", "--keys", "{keys}", "--noise-in", "pairs"),
     "admm": ("--algorithm", "admm", "--loss", "logistic"),
 }
 
@@ -144,6 +164,8 @@ PLANTS = {
     "vote": "",
     "unnoised": "Send_init",
     "work": "passes over the records",
+    "evaluation": "Send_init",
+    "model": "model.npz",
 }
 
 

@@ -136,3 +136,27 @@ def test_the_keyboard_chooses_what_curves_are_against(pages, browser):
         assert page.locator(".choice>div:visible svg text", has_text=label).count() >= 3
         page.keyboard.press("ArrowRight")
     page.close()
+
+
+@pytest.mark.parametrize(("width", "theme"), SIZES)
+def test_what_curious_ranks_learn_can_be_read(curious_page, browser, width, theme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page.goto(curious_page.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+    assert page.locator("svg[aria-label^='What a curious rank learns']").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(OVERLAPS) == page.evaluate(OUTSIDE) == page.evaluate(BROKEN) == []
+    assert all(look == ["auto", "local, scroll"] for look in page.evaluate(CUT))
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def curious_page(tmp_path_factory):
+    """The page of a run whose messages qualify, with a set of curious ranks."""
+    run = tmp_path_factory.mktemp("curious") / "run"
+    flags = ["--algorithm=dgd", "--loss=logistic", "--step-decay=constant", "--batch=full", "--seal", "--no-evaluate"]
+    flags += ["--data=synthetic:samples=2000,features=10", "--rounds=60", "--epsilon=1", "--allow-large-delta"]
+    assert train([*flags, "--quiet", f"--loopback={RANKS}", f"--out={run}"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "FORMATS", ("svg",))
+        return write_report([run], None, "0,10")

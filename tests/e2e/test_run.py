@@ -159,11 +159,8 @@ def test_only_one_shard_is_missing(tmp_path):
 
 
 FAILING = """
-import sys
 from dataclasses import dataclass
-from dpmpi.algorithms import ALGORITHMS
 from dpmpi.algorithms.dda import DpDda
-from dpmpi.run import main
 
 @dataclass(frozen=True)
 class Failing(DpDda):
@@ -171,21 +168,20 @@ class Failing(DpDda):
         if agent.rank == 7 and t == 50:
             raise ArithmeticError("the planted failure")
         yield from super().round(agent, state, t)
-
-ALGORITHMS["dp-dda"] = Failing
-sys.exit(main())
 """
 
 
 def test_an_exception_on_one_rank_ends_all(tmp_path):
     script = tmp_path / "failing.py"
     script.write_text(FAILING)
-    process = start(
-        20, *USUAL, *DATA, "--rounds", 10**6, "--no-evaluate", "--out", tmp_path / "run", program=(str(script),)
-    )
+    flags = ["--plugin", script, "--algorithm", "failing", "--rounds", 10**6, "--no-evaluate"]
+    process = start(20, *USUAL, *DATA, *flags, "--out", tmp_path / "run")
     done = finish(process, LIMIT)
     assert done.code not in (0, None)
-    assert done.own_lines() == ["dpmpi: rank 7, round 50: ArithmeticError: the planted failure"], done.err
+    kept = tmp_path / "run" / "failure" / "rank-007.txt"
+    said = f"failing.py, line 9: ArithmeticError: the planted failure; more in {kept}, for this rank's owner"
+    assert done.own_lines() == [f"dpmpi: rank 7, round 50: {said}"], done.err
+    assert "Traceback" in kept.read_text()
     assert "Traceback" not in done.err
     assert wait_until(lambda: not survivors(tmp_path), 20)
 

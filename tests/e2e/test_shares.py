@@ -66,8 +66,21 @@ def test_a_sealed_run_has_the_bits_of_a_plain_one(tmp_path, keys):
     assert sent["tag_bytes"] == 16 * sent["messages"] == 16 * 5 * 2 * ROUNDS
 
 
-def test_noise_inside_the_sum_over_mpi(tmp_path):
-    flags = ["--algorithm", "dp-dda", "--graph", "complete", *DATA, "--rounds", ROUNDS, "--exchange", "shares"]
+@pytest.mark.parametrize(("graph", "route"), [("complete", "butterfly"), ("ring", "auto")])
+def test_noise_inside_the_sum_over_mpi(tmp_path, graph, route):
+    flags = [
+        "--algorithm",
+        "dp-dda",
+        "--graph",
+        graph,
+        "--route",
+        route,
+        *DATA,
+        "--rounds",
+        ROUNDS,
+        "--exchange",
+        "shares",
+    ]
     inside = [*flags, "--noise-in", "sum", "--colluders", 1, "--noise", 0.1, "--insecure-noise-seed", 3]
     done = mpirun(5, *inside, "--out", tmp_path / "mpi")
     assert done.code == 0, done.err
@@ -79,7 +92,7 @@ def test_noise_inside_the_sum_over_mpi(tmp_path):
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "a ring": (5, ["--algorithm", "admm", "--loss", "logistic", "--graph", "ring"], "neighbourhoods of ring would"),
+    "a path": (5, ["--graph", "path", "--share-mode", "full"], "stays connected without any 1 ranks"),
     "two ranks": (2, ["--graph", "complete"], "expected at least 3 ranks for shares"),
     "a look at each vector": (5, ["--algorithm", "ldp-gd", "--graph", "complete"], "ldp-gd looks at each"),
 }

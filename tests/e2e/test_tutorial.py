@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from groups import run_group
 from launcher import MPIRUN
+from pages import blocks, masked, missing
+from parties import python
 from sklearn.linear_model import LogisticRegression
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,36 +24,8 @@ LIMIT = 300
 pytestmark = needs.open_mpi()  # the page kills processes of Open MPI
 
 
-def blocks():
-    """(mark, lines) of every marked block of the page, in order."""
-    found = []
-    for part in re.split(r"^<!-- ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        mark, _, rest = part.partition(" -->\n\n")
-        lines = []
-        for line in rest.splitlines():
-            if line and not line.startswith("    "):
-                break
-            lines.append(line[4:])
-        while lines and not lines[-1]:
-            lines.pop()
-        assert lines, f"nothing follows the mark {mark!r}"
-        found.append((mark, lines))
-    return found
-
-
 def commands():
-    return [lines for mark, lines in blocks() if mark == "run"]
-
-
-def masked(line):
-    """The line without its digits."""
-    return re.sub(r"\d[\d.,]*(e-\d+)?", "#", re.sub(r"[0-9a-f]{64}", "#", line)).split()
-
-
-def missing(shown, printed, form):
-    """The first of the shown lines that is not printed, after the ones before it; None if all are there."""
-    rest = iter([form(line) for line in printed])
-    return next((line for line in shown if line.strip() not in ("", "...") and form(line) not in rest), None)
+    return [lines for mark, lines in blocks(PAGE) if mark == "run"]
 
 
 def environment():
@@ -80,7 +54,7 @@ def followed(tmp_path_factory):
 def test_the_page_shows_what_its_commands_print(followed):
     _, said = followed
     k, checked = -1, 0
-    for mark, lines in blocks():
+    for mark, lines in blocks(PAGE):
         if mark == "run":
             k += 1
         elif mark.startswith("prints"):
@@ -93,7 +67,8 @@ def test_the_page_shows_what_its_commands_print(followed):
 
 def test_the_models_are_useful_and_keep_their_promise(followed):
     folder, said = followed
-    accuracy = next(float(line.split()[-1]) for text in said for line in text if line.startswith("accuracy"))
+    printed = "\n".join(line for text in said for line in text)
+    accuracy = float(re.search(r"with a label: accuracy ([\d.]+)", printed)[1])
     table = np.load(folder / "next-month.npz")
     assert np.mean(table["y"] < 0) < 0.6
     assert accuracy > 0.8
@@ -136,9 +111,12 @@ def test_a_cell_that_the_page_shows_an_error_for(followed, capsys, monkeypatch):
 @needs.namespaces()
 def test_the_command_for_three_machines(followed, tmp_path):
     """Three sets of Linux namespaces, each with a folder that the others cannot see."""
-    [launch] = ["\n".join(lines) for mark, lines in blocks() if mark == "three machines"]
+    [launch] = ["\n".join(lines) for mark, lines in blocks(PAGE) if mark == "three machines"]
     private = "/media/private/consortium"
-    launch = launch.replace("/srv/consortium", private).replace("hostfiles/consortium.openmpi", "$HOSTFILE")
+    launch = (
+        launch.replace("/srv/consortium", private).replace("--rank 0", "--rank $1").replace("python ", f"{python()} ")
+    )
+    (tmp_path / "join").write_text(f"set -e\n{launch}\n")
     source, _ = followed
     script = f"""
         set -euo pipefail
@@ -147,9 +125,8 @@ def test_the_command_for_three_machines(followed, tmp_path):
                 cp {source}/agreed.toml {source}/shard-$k.npz . &&
                 cp {source}/keys/roster.toml {source}/keys/rank-00$k.key keys"
         done
-        cd {REPOSITORY}
-        export PYTHON={sys.executable}
-        {launch}
+        for k in 2 0 1; do $DPMPI_HOSTS/enter node$((k + 1)) bash {tmp_path}/join $k & jobs="${{jobs-}} $!"; done
+        for job in $jobs; do wait $job; done
         for k in 0 1 2; do
             $DPMPI_HOSTS/enter node$((k + 1)) "cd {private} && find . -type f && cp ledger/*.jsonl {tmp_path} &&
                 cp -r runs/first {tmp_path}/results-$k"

@@ -22,6 +22,9 @@ NEEDS |= dict.fromkeys(("admm", "pvp-admm", "dvp-admm", "r-admm", "ldp-admm", "l
 NEEDS |= dict.fromkeys(("dgd", "dp-dgd", "hmv-dgd"), (*SMOOTH, "--domain", "ball:1"))
 
 SHARES = ("--exchange", "shares")
+CODEBOOK = '[label]\ncolumn = "y"\nclasses = ["no", "yes"]\n' + "".join(
+    f"[columns.x{k}]\nrange = [-1, 1]\n" for k in range(FEATURES)
+)
 WAYS = {
     "plain": (),
     "sealed": ("--seal", "--keys", "{keys}"),
@@ -55,6 +58,17 @@ def interrupted(folder, name, *flags, **more):
     found["starts"][0]["stops"] = True
     out = [flag for before, flag in pairwise(found["starts"][0]["flags"]) if before == "--out"][-1]
     found["starts"].append({"flags": ["--resume", out, "--quiet"]})
+    return found
+
+
+def called(folder, name, *, stops=False, data="classes", **keywords):
+    """Return a case that calls `dpmpi.train`; one that is told to stop goes on by a second call."""
+    known = {"algorithm": "dp-dda", "rounds": ROUNDS, "noise": 0.5, "graph": "complete", "lipschitz": 1.0}
+    known |= {"penalty": "l2:0.1", "intercept": "none", "deadline": 60, "out": str(folder / name / "run")}
+    known |= {"checkpoint_every": "2"} if stops else {}
+    found = {"name": name, "data": data, "starts": [{"keywords": known | keywords, "stops": stops}]}
+    if stops:
+        found["starts"].append({"keywords": {"resume": known["out"]}})
     return found
 
 
@@ -96,6 +110,9 @@ def write_worlds(folder, ranks=RANKS):
             X = draw.uniform(-0.9, 0.9, (RECORDS, FEATURES))
             y = draw.choice([-1.0, 1.0], RECORDS)
             np.savez(folder / f"classes-{world}-{rank}.npz", X=X, y=y)
+            np.savez(folder / f"persons-{world}-{rank}.npz", X=X, y=y, person=np.arange(RECORDS) // 3, most=3)
+            np.savez(folder / f"coded-{world}-{rank}.npz", X=X, y=y, codebook=np.array(CODEBOOK))
+            np.savez(folder / f"tasks-{world}-{rank}.npz", X=X, y=(2 * world + rank + np.arange(RECORDS)) % 3)
             bad = y.copy()
             bad[3 + 4 * world] = np.nan
             np.savez(folder / f"nan-{world}-{rank}.npz", X=X, y=bad if rank == 1 else y)

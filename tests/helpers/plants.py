@@ -2,15 +2,16 @@
 
 import time
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 
-from dpmpi.core import Agent
+from dpmpi.core import Agent, Release
 from dpmpi.data import shards
 from dpmpi.errors import DataError
 from dpmpi.problem.local_problem import LocalProblem
-from dpmpi.runtime import settings, trainer
+from dpmpi.runtime import private_evaluation, settings, trainer
 from dpmpi.runtime.recovery.votes import Votes
 
 
@@ -44,7 +45,7 @@ def vote(rank):
 
     def remember(path):
         found = read(path)
-        secret.append(float(found[0].matrix[0, 0]))
+        secret.append(float(found.rows.matrix[0, 0]))
         return found
 
     def biased(self, *wishes):
@@ -79,6 +80,18 @@ def work(rank):
     return mock.patch.object(LocalProblem, "subgradient", longer)
 
 
+def evaluation(rank):
+    """Let a billionth of the counts of held-out rows through beside their noise."""
+    flow = private_evaluation.evaluation
+
+    def leaky(seat, query, round_, out):
+        counts, release = query.value.copy(), seat.agent.release
+        agent = mock.Mock(release=lambda asked: Release(release(asked).value + 1e-9 * counts))
+        return flow(mock.Mock(agent=agent, exchange=seat.exchange), query, round_, out)
+
+    return mock.patch.object(private_evaluation, "evaluation", leaky)
+
+
 SIXTH = None
 """Knows when the other ranks have come to their sixth exchange."""
 
@@ -97,5 +110,15 @@ def exception(rank):
     return mock.patch.object(LocalProblem, "subgradient", fail) if rank == 1 else nullcontext()
 
 
+def model(rank):
+    """Write a figure of the records into the model file."""
+    trained = trainer.trained_model
+
+    def telling(job, *more):
+        return replace(trained(job, *more), noise_note=f"{job.shards[0].rows.matrix[0, 0]:.3f}")
+
+    return mock.patch.object(trainer, "trained_model", telling)
+
+
 LEAKS = {"timing": timing, "row error": row_error, "vote": vote, "unnoised": unnoised, "work": work}
-LEAKS |= {"exception": exception}
+LEAKS |= {"evaluation": evaluation, "exception": exception, "model": model}

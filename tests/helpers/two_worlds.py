@@ -2,10 +2,10 @@
 
     mpirun -n 3 python two_worlds.py CASES.json FOLDER
 
-Each case is a run of `dpmpi.run` on `shards:` data. Releases are deaf: a query is emptied when it is charged, so its
-noise is all that is left. All randomness is repeatable, noise and keys included. What still differs between the two
-worlds is data that got out by another way: in a buffer handed to MPI, in what a process prints, in a file that is not a
-rank's own, or in one of its own that others may read.
+Each case is a run of `dpmpi.run` on `shards:` data, or a call of `dpmpi.train` on its arrays. Releases are deaf:
+a query is emptied when it is charged, so its noise is all that is left. All randomness is repeatable, noise and keys
+included. What still differs between the two worlds is data that got out by another way: in a buffer handed to MPI, in
+what a process prints, in a file that is not a rank's own, or in one of its own that others may read.
 
 Figures about the process are data too. So that they differ in any two runs, clocks run faster in the second world and
 its memory is larger.
@@ -18,6 +18,7 @@ runs the first case in one world, in which the last rank dies, and writes all th
 """
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -57,13 +58,16 @@ def _larger(who):
 
 resource.getrusage = _larger
 
+import numpy as np  # noqa: E402
 import plants  # noqa: E402
 import tap  # noqa: E402
 from seen import Seen, leaks, read_files, write_seen  # noqa: E402
 
+from dpmpi.api import training  # noqa: E402
 from dpmpi.data.mean import Mean  # noqa: E402
 from dpmpi.data.shards import read_npz  # noqa: E402
 from dpmpi.data.source import Shard  # noqa: E402
+from dpmpi.errors import DpmpiError  # noqa: E402
 from dpmpi.network import handshake  # noqa: E402
 from dpmpi.network.launcher import launched_as  # noqa: E402
 from dpmpi.problem.rows import Csr, Dense  # noqa: E402
@@ -201,7 +205,7 @@ class Program:
                 stack.enter_context(own_domain(place))
             for k, start in enumerate(case["starts"]):
                 repeatable(case["name"], k)
-                codes.append(self.start(start["flags"], start.get("stops", False)))
+                codes.append(self.start(start, place))
                 if not self.wire.real_abort:
                     self.world.Barrier()
                 self.wire.ended[0] = 0
@@ -222,18 +226,34 @@ class Program:
         write_seen(path, seen)
         sys.exit(seen.codes[-1])
 
-    def start(self, flags, stops):
+    def start(self, start, place):
         """Start a run, and let the second rank be told to stop if it is to be resumed; return its exit code."""
 
         def attend(job):
             deafen(job)
-            if stops and RANK == 1:
+            if start.get("stops") and RANK == 1:
                 os.kill(os.getpid(), signal.SIGUSR1)
 
         try:
-            return main(flags, attend=attend)
+            if "keywords" in start:
+                return call_train(start["keywords"], place, attend)
+            return main(start["flags"], attend=attend)
         except tap.Ended as ended:
             return str(ended)
+
+
+def call_train(keywords, place, attend):
+    """Hand this rank's records to `dpmpi.train`, as a program does; return the exit code that an error stands for."""
+    with np.load(place / f"data-{RANK}.npz") as file:
+        X, y = file["X"], file["y"]
+    with mock.patch.object(training, "Caller", functools.partial(training.Caller, attend=attend)):
+        try:
+            result = training.train(X, y, callback=lambda kind, figures: None, **keywords)
+            assert result.summary["algorithm"]
+        except DpmpiError as error:
+            print(f"{type(error).__name__}: {error}")
+            return error.exit_code
+    return 0
 
 
 def verdict(program, case):
