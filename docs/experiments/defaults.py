@@ -38,9 +38,10 @@ from scipy.sparse import csr_matrix, diags, hstack
 
 from dpmpi.data import parse_source
 from dpmpi.privacy.gdp import gdp_mu
+from dpmpi.problem.losses import LOSSES
 from dpmpi.problem.rows import Dense
 from dpmpi.rng import public_generator
-from dpmpi.runtime.verdict import ZERO_MODEL, Figures, verdict
+from dpmpi.runtime.verdict import Figures, verdict
 
 FITTED = ("a9a", "phishing", "mushrooms", "ijcnn1", "w8a", "rcv1", "adult", "heart", "reuters_moneyfx")
 CHECKED = ("reuters_small", "mixture", "rare", "noisy")
@@ -91,12 +92,12 @@ class Setting:
 
 
 def rule_tau(nu: float, m: int, clip: float, part: float, power: float = 0.5) -> float:
-    """Return how far to go, (4) of dpmpi.runtime.derived, with (10/m)^power, not yet capped."""
+    """Return how far to go, (5) of dpmpi.runtime.derived, with (10/m)^power, not yet capped."""
     return float(part * (2.0 * clip * nu) ** -1.5 * (10.0 / m) ** power)
 
 
 def rule_rounds(tau: float, most: int = 100) -> int:
-    """Return the rounds for tau, (5) of dpmpi.runtime.derived."""
+    """Return the rounds for tau, (8) of dpmpi.algorithms.momentum."""
     return min(max(math.ceil(math.sqrt(6.0 * tau / 8.0)), 10), most)
 
 
@@ -349,7 +350,7 @@ def verdicts(results: list[dict[str, Any]]) -> None:
     """Print how many words are right: of the rule's settings, and of all with the rule's clip."""
     counts: dict[tuple[str, str, str, float], list[int]] = {}
     for d in results:
-        own, zero = CLIPS[d["loss"]][0], ZERO_MODEL[d["loss"]]
+        own, zero = CLIPS[d["loss"]][0], LOSSES[d["loss"]].at_zero or 0.0
         group = "fitted" if d["set"] in FITTED else "checked"
         advised = {(s["epsilon"], s["place"]): s["tau"] for s in d["settings"] if s["kind"] == "rule"}
         for s in d["settings"]:
