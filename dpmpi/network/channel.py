@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -17,8 +17,8 @@ from dpmpi.rng import Words
 
 TRAILER_BYTES = 16
 """Every message ends with two int64: its round and its hop."""
-SHARES_TAG = 1
-"""The tag of channels that carry secret shares; vectors and sums have tag 0."""
+VECTORS_TAG, SHARES_TAG = 0, 1
+"""The tags of channels that carry vectors and sums, and of those that carry secret shares."""
 _pack_trailer = struct.Struct("=qq").pack
 
 
@@ -41,6 +41,20 @@ class Schedule(Protocol):
         """Yield (t, neighbourhood) for every round t with start <= t < stop in which `rank` is active."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelSpec:
+    """Which ranks a channel joins, and what a message on it looks like."""
+
+    rank: int
+    peers: Sequence[int]
+    payload_bytes: int
+    tag: int = field(default=VECTORS_TAG, kw_only=True)
+    distinct: bool = field(default=False, kw_only=True)
+    """Whether each peer gets its own bytes."""
+    sources: Sequence[int] | None = field(default=None, kw_only=True)
+    """Who is heard; None for the peers."""
+
+
 class Channel:
     """One rank's buffers towards a fixed set of peers: a message to each, the same bytes or not, one from each.
 
@@ -53,27 +67,19 @@ class Channel:
     `flip` begins every exchange.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        peers: Sequence[int],
-        payload_bytes: int,
-        tag: int,
-        distinct: bool = False,
-        sources: Sequence[int] | None = None,
-        over: Channel | None = None,
-    ) -> None:
-        """Make the buffers; `distinct`: each peer gets its own bytes; `sources`: who is heard, by default the peers.
+    def __init__(self, spec: ChannelSpec, over: Channel | None = None) -> None:
+        """Make the buffers.
 
         Over another channel, whose messages are longer and different for each peer, this one is a view of them. What is
         the same for all peers does not travel then, and has one buffer for both turns.
         """
+        payload_bytes, distinct = spec.payload_bytes, spec.distinct
         n = -(-payload_bytes // 8) * 8  # whole words, so that the trailer is aligned
-        self.rank = rank
-        self.peers = tuple(peers)
-        self.sources = self.peers if sources is None else tuple(sources)
+        self.rank = spec.rank
+        self.peers = tuple(spec.peers)
+        self.sources = self.peers if spec.sources is None else tuple(spec.sources)
         self.payload_bytes = payload_bytes
-        self.tag = tag
+        self.tag = spec.tag
         self.distinct = distinct
         self.overhead = 0
         """How many bytes of the payload are seals."""
@@ -148,16 +154,8 @@ class Transport(Protocol):
     tolerant: bool
     """Whether those who survive a death learn of it and can go on."""
 
-    def channel(
-        self,
-        rank: int,
-        peers: Sequence[int],
-        payload_bytes: int,
-        tag: int,
-        distinct: bool = False,
-        sources: Sequence[int] | None = None,
-    ) -> Channel:
-        """Return a new channel of `rank` towards `peers`, which hears from `sources`, by default the same."""
+    def channel(self, spec: ChannelSpec) -> Channel:
+        """Return a new channel."""
 
     def start(self, channel: Channel) -> None:
         """Post the receives, then the sends."""

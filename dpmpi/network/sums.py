@@ -14,13 +14,13 @@ Order of floating-point sums, fixed by the route:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmpi.network.channel import Channel, Transport
+from dpmpi.network.channel import Channel, ChannelSpec, Transport
 from dpmpi.network.polling import SUM_YIELDING_SECONDS
 from dpmpi.network.route import Routes, Tree, block_words, plan_stages
 
@@ -53,16 +53,9 @@ def make_adder(transport: Transport, rank: int, routes: Routes | None, length: i
     return (ButterflyAdder if name == "butterfly" else DirectAdder)(transport, rank, length, wire)
 
 
-def _channel(
-    transport: Transport,
-    rank: int,
-    peers: Sequence[int],
-    payload: int,
-    distinct: bool = False,
-    sources: Sequence[int] | None = None,
-) -> Channel:
+def _channel(transport: Transport, spec: ChannelSpec) -> Channel:
     """Return a channel of a sum, for whose messages everybody waits."""
-    found = transport.channel(rank, peers, payload, 0, distinct, sources)
+    found = transport.channel(spec)
     found.yielding = SUM_YIELDING_SECONDS
     return found
 
@@ -82,12 +75,12 @@ class TreeAdder:
         self.own: Numbers = np.zeros(length, _counted(wire))
         self._up = self._down = self._parent = None
         if children:
-            self._up = _channel(transport, rank, (), payload, sources=children)
-            self._down = _channel(transport, rank, children, payload, sources=())
+            self._up = _channel(transport, ChannelSpec(rank, (), payload, sources=children))
+            self._down = _channel(transport, ChannelSpec(rank, children, payload, sources=()))
             self._heard = [one.view(wire)[:length] for one in self._up.incoming]
             self._told = [one[0].view(wire)[:length] for one in self._down.outgoing]
         if parent != rank:
-            self._parent = _channel(transport, rank, (parent,), payload)
+            self._parent = _channel(transport, ChannelSpec(rank, (parent,), payload))
             self._passed = [one[0].view(wire)[:length] for one in self._parent.outgoing]
             self._total = self._parent.incoming[0].view(wire)[:length]
 
@@ -147,8 +140,8 @@ class ButterflyAdder:
             behind = [(rank - offset) % n for offset in stage.offsets]
             first = [parts(rank, stage.blocks(k)) for k, _ in pieces]
             later = [parts(rank + offset, stage.blocks(k)) for k, offset in pieces]
-            halve = _channel(transport, rank, ahead, size, True, behind)
-            double = _channel(transport, rank, behind, size, True, ahead)
+            halve = _channel(transport, ChannelSpec(rank, ahead, size, distinct=True, sources=behind))
+            double = _channel(transport, ChannelSpec(rank, behind, size, distinct=True, sources=ahead))
             self._halving.append(_Pieces(halve, wire, later, first))
             self._doubling.insert(0, _Pieces(double, wire, first, later))
         self.hops = 2 * len(self._halving)
@@ -195,7 +188,7 @@ class DirectAdder:
     def __init__(self, transport: Transport, rank: int, length: int, wire: str) -> None:
         peers = tuple(j for j in range(transport.size) if j != rank)
         self.own: Numbers = np.zeros(length, _counted(wire))
-        self._channel = _channel(transport, rank, peers, payload_of(length, wire))
+        self._channel = _channel(transport, ChannelSpec(rank, peers, payload_of(length, wire)))
         self._told = [one[0].view(wire)[:length] for one in self._channel.outgoing]
         heard = [one.view(wire)[:length] for one in self._channel.incoming]
         self._terms = [[*heard[:rank], told, *heard[rank:]] for told in self._told]

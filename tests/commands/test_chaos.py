@@ -40,7 +40,7 @@ from dpmpi.commands.chaos.start import Ended, processes, run_start
 from dpmpi.commands.chaos.transport import Injector
 from dpmpi.core import Sampling
 from dpmpi.errors import ConfigError
-from dpmpi.network.channel import TRAILER_BYTES, Channel
+from dpmpi.network.channel import TRAILER_BYTES, Channel, ChannelSpec
 from dpmpi.network.graph import Graph, make_graph
 from dpmpi.network.launcher import Launcher
 from dpmpi.network.schedule import make_schedule
@@ -113,7 +113,7 @@ def test_a_record_outlives_its_rank(tmp_path):
         injector = Injector(start.record(4), start.faults)
         injector.record.tolerant = True
         injector.record.speaks(7, 9)
-        injector.before_send(Channel(4, (0,), 8, 0).stamp(7, 0))
+        injector.before_send(Channel(ChannelSpec(4, (0,), 8)).stamp(7, 0))
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     found = start.record(4)
@@ -261,7 +261,7 @@ def rounds_begun(schedule, rounds, stopped, stuck):
             if rank == stopped and t >= stuck:
                 return
             begun[rank] = t
-            channel = Channel(rank, near.peers, 8, 0).stamp(t, 0)
+            channel = Channel(ChannelSpec(rank, near.peers, 8)).stamp(t, 0)
             transport.start(channel)
             while not transport.done(channel):
                 yield
@@ -392,7 +392,7 @@ def test_a_rank_dies_while_the_others_regroup(record, monkeypatch, step, done):
         survived.append("shrink")
         living.vote(np.zeros(1))
         survived.append("vote")
-        living.start(Channel(0, (), 8, 0).stamp(1, 0))
+        living.start(Channel(ChannelSpec(0, (), 8)).stamp(1, 0))
 
     with pytest.raises(Died):
         regroup()
@@ -412,7 +412,7 @@ def test_one_bit_of_one_message_is_changed_on_its_way(record, part, bit):
     inside = Sending(3)
     transport = Injector(record, [Fault("corrupt", 0, 5, part, bit)]).wrap(inside)
     for t in (4, 5, 6):
-        sender = Channel(0, (1, 2), 40, 0, distinct=True)
+        sender = Channel(ChannelSpec(0, (1, 2), 40, distinct=True))
         for message in sender.outgoing[0]:
             message[:] = 7
         sender.stamp(t, 0)
@@ -433,7 +433,7 @@ def test_a_slow_rank_sleeps_in_every_round_from_its_own_on(record, monkeypatch):
     monkeypatch.setattr(chaos_transport.time, "sleep", slept.append)
     transport = Injector(record, [Fault("slow", 0, 3, seconds=0.02)]).wrap(LoopbackTransport(2))
     for t in range(1, 6):
-        transport.start(Channel(0, (1,), 8, 0).stamp(t, 0))
+        transport.start(Channel(ChannelSpec(0, (1,), 8)).stamp(t, 0))
         assert (record.fired is None) == (t < 3)
     assert slept == [0.02] * 3
 

@@ -13,7 +13,7 @@ from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import Greeting, Handshake, Identity, Session, verify_hello
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ProtocolError, SealBroken
-from dpmpi.network.channel import TRAILER_BYTES, Channel
+from dpmpi.network.channel import TRAILER_BYTES, Channel, ChannelSpec
 
 SESSION = Session(bytes(range(8)), 3)
 IDENTITIES = [Identity(bytes([rank + 1]) * 32) for rank in range(2)]
@@ -88,7 +88,7 @@ def test_sealed_message(raw, into):
 )  # fmt: skip
 @examples(150)
 def test_trailer(payload, round_, hop, peers, data):
-    channel = Channel(9, peers, payload, 0)
+    channel = Channel(ChannelSpec(9, peers, payload))
     channel.stamp(round_, hop)
     right = struct.pack("=qq", round_, hop)
     trailers = [

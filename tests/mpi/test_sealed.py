@@ -14,6 +14,7 @@ from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import Session
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ProtocolError, SealBroken
+from dpmpi.network.channel import ChannelSpec
 from dpmpi.network.transport.meter import Meter
 from dpmpi.network.transport.sealed import SealedTransport
 from dpmpi.privacy.mechanisms import SumMechanism, make_mechanism
@@ -189,7 +190,7 @@ def test_a_manipulated_message_does_not_open(world, on_all, meddle, receivers):
     meddler.session = session
     transport = sealed(meddler if rank == CULPRIT else world, rank, session)
     peers = [peer for peer in range(size) if peer != rank]
-    channel = transport.channel(rank, peers, PAYLOAD, tag=5)
+    channel = transport.channel(ChannelSpec(rank, peers, PAYLOAD, tag=5))
     error = None
     for t in (1, 2):
         channel.outgoing[channel.flip()][0][:] = 10 * t + rank
@@ -227,7 +228,7 @@ def test_a_message_that_is_really_shorter_is_refused(world, on_all):
                 world._rounds.Send(message[: PAYLOAD // 2], peer, channel.tag)
 
     transport = sealed(Short(world, None) if rank == CULPRIT else world, rank, Session(b"short", 0))
-    channel = transport.channel(rank, [peer for peer in range(size) if peer != rank], PAYLOAD, tag=4)
+    channel = transport.channel(ChannelSpec(rank, [peer for peer in range(size) if peer != rank], PAYLOAD, tag=4))
     error = None
     for t in (1, 2):
         channel.flip()
@@ -246,7 +247,7 @@ def test_meddling_is_seen_by_nobody_without_seals(world, on_all):
     rank, size = world.rank, world.size
     transport = Meddler(world, flip_a_bit) if rank == CULPRIT else world
     peers = [peer for peer in range(size) if peer != rank]
-    channel = transport.channel(rank, peers, PAYLOAD + SEAL_BYTES, tag=3, distinct=True)
+    channel = transport.channel(ChannelSpec(rank, peers, PAYLOAD + SEAL_BYTES, tag=3, distinct=True))
     for t in (1, 2):
         channel.flip()
         transport.start(channel.stamp(t, 0))

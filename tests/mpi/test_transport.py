@@ -7,6 +7,7 @@ import pytest
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.errors import NeighbourSilent, ProtocolError
+from dpmpi.network.channel import ChannelSpec
 from dpmpi.network.graph import make_graph
 from dpmpi.network.schedule import make_schedule
 from dpmpi.network.transport.meter import Meter
@@ -108,7 +109,7 @@ def test_every_rank_gets_its_own_bytes(world, on_all):
 def exchange_once(transport, rounds=(1, 1)):
     """Ranks 0 and 1 exchange one message, stamped with the given rounds."""
     rank = transport.rank
-    channel = transport.channel(rank, [1 - rank], 80, tag=7)
+    channel = transport.channel(ChannelSpec(rank, [1 - rank], 80, tag=7))
     channel.outgoing[0][0][:] = rank + 1
     transport.start(channel.stamp(rounds[rank], 0))
     transport.wait(channel)
@@ -117,7 +118,7 @@ def exchange_once(transport, rounds=(1, 1)):
 
 def test_waiting_is_put_down_to_the_late_neighbour(world, on_all):
     meter, late = Meter(world), 2
-    channel = meter.channel(world.rank, [r for r in range(world.size) if r != world.rank], 80, tag=6)
+    channel = meter.channel(ChannelSpec(world.rank, [r for r in range(world.size) if r != world.rank], 80, tag=6))
     world.barrier()
     if world.rank == late:
         time.sleep(0.3)
@@ -144,7 +145,7 @@ def test_a_silent_neighbour_is_named_after_the_deadline(world, on_all):
     impatient = MpiTransport(world._mpi, world._world, deadline=0.3)
     error = ""
     if world.rank == 0:
-        channel = impatient.channel(0, [3], 80, tag=1)
+        channel = impatient.channel(ChannelSpec(0, [3], 80, tag=1))
         impatient.start(channel.stamp(17, 2))
         try:
             impatient.wait(channel)
@@ -152,7 +153,7 @@ def test_a_silent_neighbour_is_named_after_the_deadline(world, on_all):
             error = str(caught)
     on_all(world.rank != 0 or "in round 17, hop 2, tag 1 for rank 3" in error, error)
     if world.rank == 3:  # let the exchange complete, so that MPI can end
-        channel = impatient.channel(3, [0], 80, tag=1)
+        channel = impatient.channel(ChannelSpec(3, [0], 80, tag=1))
         impatient.start(channel.stamp(17, 2))
         impatient.wait(channel)
     world.barrier()
@@ -167,7 +168,7 @@ def test_disjoint_edges_of_different_rounds_overlap(world, on_all):
     comm = world.bare_communicator()
     if world.rank < 4:
         partner = world.rank ^ 1
-        channel = world.channel(world.rank, [partner], 80, tag=9)
+        channel = world.channel(ChannelSpec(world.rank, [partner], 80, tag=9))
         rounds = [1] if world.rank < 2 else [2, 3, 4, 5, 6]
         for t in rounds:
             if world.rank == 0:

@@ -8,6 +8,7 @@ import pytest
 from dpmpi.core import Agent, Query, Sampling
 from dpmpi.core import agent as core
 from dpmpi.errors import BudgetExceeded
+from dpmpi.network.channel import ChannelSpec
 from dpmpi.network.transport import meter as metering
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.meter import BUCKETS, FIRST_WIDTH, Meter, Timeline
@@ -64,8 +65,8 @@ def test_waits_are_told_by_peer_and_add_up(monkeypatch):
     monkeypatch.setattr(metering.time, "time", lambda: 5000.0)
     meter = Meter(late)
     meter.begin()
-    channel = meter.channel(2, (0, 3), 8, tag=0)
-    other = meter.channel(1, (0,), 8, tag=0)
+    channel = meter.channel(ChannelSpec(2, (0, 3), 8))
+    other = meter.channel(ChannelSpec(1, (0,), 8))
     for _ in range(10):
         meter.wait(channel)
     late.waits = 1

@@ -14,7 +14,7 @@ from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import Session
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import SealBroken
-from dpmpi.network.channel import TRAILER_BYTES
+from dpmpi.network.channel import TRAILER_BYTES, ChannelSpec
 from dpmpi.network.graph import make_graph
 from dpmpi.network.schedule import make_schedule
 from dpmpi.network.transport.loopback import LoopbackTransport
@@ -164,7 +164,7 @@ def test_nothing_of_a_broken_message_is_left():
     channels = {}
     for rank in range(3):
         peers = [peer for peer in range(3) if peer != rank]
-        channel = channels[rank] = transport.channel(rank, peers, 40, 0)
+        channel = channels[rank] = transport.channel(ChannelSpec(rank, peers, 40))
         channel.outgoing[0][0][:] = rank + 1
         transport.start(channel.stamp(4, 0))
     with pytest.raises(SealBroken):
@@ -179,7 +179,7 @@ def test_keys_of_another_incarnation_open_nothing():
     inside = LoopbackTransport(3)
     old, new = (sealed(inside, Session(b"a run", incarnation)) for incarnation in (0, 1))
     for transport, rank in ((old, 0), (new, 1)):
-        channel = transport.channel(rank, [1 - rank], 40, 0)
+        channel = transport.channel(ChannelSpec(rank, [1 - rank], 40))
         transport.start(channel.stamp(1, 0))
     with pytest.raises(SealBroken, match=re.escape("rank 1 could not open the message of rank 0 in round 1, hop 0")):
         new.done(channel)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array, Gather, Mix, NeighbourSum, Request, Sum
-from dpmpi.network.channel import Channel, Neighbourhood, Transport
+from dpmpi.network.channel import Channel, ChannelSpec, Neighbourhood, Transport
 from dpmpi.network.route import Routes
 from dpmpi.network.sums import Adder, make_adder, payload_of
 
@@ -167,6 +167,6 @@ class PlainExchange:
     def _link(self, near: Neighbourhood, length: int) -> _PlainLink:
         link = self._links.get((near, length))
         if link is None:
-            channel = self._transport.channel(self._rank, near.peers, payload_of(length, self._wire), tag=0)
-            link = self._links[near, length] = _PlainLink(channel, near, length, self._wire)
+            spec = ChannelSpec(self._rank, near.peers, payload_of(length, self._wire))
+            link = self._links[near, length] = _PlainLink(self._transport.channel(spec), near, length, self._wire)
         return link

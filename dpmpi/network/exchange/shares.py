@@ -28,7 +28,7 @@ from dpmpi.core import Array, Hidden, Mix, NeighbourSum, Request, Sum
 from dpmpi.crypto.ring import WORD_BITS, check_capacity, decode, encode
 from dpmpi.crypto.shares import PairwiseMasks, split
 from dpmpi.errors import ConfigError
-from dpmpi.network.channel import SHARES_TAG, Channel, Neighbourhood, Transport
+from dpmpi.network.channel import SHARES_TAG, Channel, ChannelSpec, Neighbourhood, Transport
 from dpmpi.network.route import Routes
 from dpmpi.network.sums import make_adder, payload_of
 from dpmpi.rng import PrivateStream, Words
@@ -55,7 +55,8 @@ class _SharesLink:
         self.answer: Array = np.empty(length)
         self.real: Array = np.empty(length)
         if partners is not None:
-            self.shares = transport.channel(rank, partners, payload_of(length, wire), SHARES_TAG, distinct=True)
+            payload = payload_of(length, wire)
+            self.shares = transport.channel(ChannelSpec(rank, partners, payload, tag=SHARES_TAG, distinct=True))
             self.shares_out = [[one.view(wire)[:length] for one in payloads] for payloads in self.shares.outgoing]
             self.shares_in: list[Words] = [payload.view(wire)[:length] for payload in self.shares.incoming]
             self.split: Words = np.empty((len(partners) + 1, length), wire)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpmpi.core import Array, Bytes
 from dpmpi.errors import ProtocolError
-from dpmpi.network.channel import Channel
+from dpmpi.network.channel import Channel, ChannelSpec
 from dpmpi.rng import Words
 
 
@@ -23,17 +23,9 @@ class LoopbackTransport:
         self.on_slow: Callable[[int, tuple[int, ...], float], None] | None = None
         self._mail: defaultdict[tuple[int, int, int], deque[Bytes]] = defaultdict(deque)
 
-    def channel(
-        self,
-        rank: int,
-        peers: Sequence[int],
-        payload_bytes: int,
-        tag: int,
-        distinct: bool = False,
-        sources: Sequence[int] | None = None,
-    ) -> Channel:
-        """Return a new channel of `rank` towards `peers`."""
-        return Channel(rank, peers, payload_bytes, tag, distinct, sources)
+    def channel(self, spec: ChannelSpec) -> Channel:
+        """Return a new channel."""
+        return Channel(spec)
 
     def start(self, channel: Channel) -> None:
         """Put a copy of the outgoing message into every peer's mailbox."""

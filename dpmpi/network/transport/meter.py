@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeAlias
 
-from dpmpi.network.channel import SHARES_TAG, TRAILER_BYTES, Channel, Layer, Transport
+from dpmpi.network.channel import SHARES_TAG, TRAILER_BYTES, Channel, ChannelSpec, Layer, Transport
 
 BUCKETS = 256
 """The most buckets of a time line, however long the run."""
@@ -118,17 +118,9 @@ class Meter(Layer):
         self._started = time.time()
         self._waits = Timeline(perf_counter())
 
-    def channel(
-        self,
-        rank: int,
-        peers: Sequence[int],
-        payload_bytes: int,
-        tag: int,
-        distinct: bool = False,
-        sources: Sequence[int] | None = None,
-    ) -> Channel:
+    def channel(self, spec: ChannelSpec) -> Channel:
         """Return a new channel of the transport inside."""
-        channel = self.inside.channel(rank, peers, payload_bytes, tag, distinct, sources)
+        channel = self.inside.channel(spec)
         self.channels.append(channel)
         return channel
 

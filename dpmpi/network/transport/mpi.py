@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dpmpi.core import Array
 from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
-from dpmpi.network.channel import Channel, slices
+from dpmpi.network.channel import Channel, ChannelSpec, slices
 from dpmpi.network.launcher import BRIEF_BYTES, advice, fault_tolerant, heartbeats, party
 from dpmpi.network.polling import SLOW_SHARE, nap_until
 from dpmpi.network.words import check_lengths, other_lengths, text_of
@@ -112,17 +112,9 @@ class MpiTransport:
         """Raise if waiting is in vain; called while this rank waits."""
 
     @_telling
-    def channel(
-        self,
-        rank: int,
-        peers: Sequence[int],
-        payload_bytes: int,
-        tag: int,
-        distinct: bool = False,
-        sources: Sequence[int] | None = None,
-    ) -> Channel:
+    def channel(self, spec: ChannelSpec) -> Channel:
         """Return a new channel with persistent requests."""
-        channel = Channel(rank, peers, payload_bytes, tag, distinct, sources)
+        channel = Channel(spec)
         channel.handle = _Requests(self._rounds, channel)
         self._channels.append(channel)
         return channel

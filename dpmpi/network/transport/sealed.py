@@ -9,12 +9,13 @@ core, buffers that no rank has are buffers that do not push another's out of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter
 
 from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.seal import Position, SealedPair, position
-from dpmpi.network.channel import Channel, Layer, Transport
+from dpmpi.network.channel import Channel, ChannelSpec, Layer, Transport
 
 
 class _Lines:
@@ -52,20 +53,12 @@ class SealedTransport(Layer):
         self.crypto_seconds: dict[int, float] = dict.fromkeys(inside.ranks, 0.0)
         """The seconds that each rank of this process spent on sealing and opening."""
 
-    def channel(
-        self,
-        rank: int,
-        peers: Sequence[int],
-        payload_bytes: int,
-        tag: int,
-        distinct: bool = False,
-        sources: Sequence[int] | None = None,
-    ) -> Channel:
+    def channel(self, spec: ChannelSpec) -> Channel:
         """Return a new channel of plain messages, with one of sealed messages behind it."""
-        sealed = self.inside.channel(rank, peers, payload_bytes + SEAL_BYTES, tag, True, sources)
+        sealed = self.inside.channel(replace(spec, payload_bytes=spec.payload_bytes + SEAL_BYTES, distinct=True))
         sealed.overhead = SEAL_BYTES
-        meant = Channel(rank, peers, payload_bytes, tag, distinct, sources, over=sealed)
-        meant.handle = _Lines(meant, sealed, self._pairs[rank])
+        meant = Channel(spec, over=sealed)
+        meant.handle = _Lines(meant, sealed, self._pairs[spec.rank])
         return meant
 
     def start(self, channel: Channel) -> None:
