@@ -65,15 +65,27 @@ def test_slow_packages_are_imported_where_they_are_used():
             assert not (top and lazy), f"{name(path)} imports {module} for everybody"
 
 
-def loaded(*arguments):
+def loaded_modules(*arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, timeout=60, check=True
     )
-    return {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    return {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+
+
+def loaded(*arguments):
+    return {module.split(".")[0] for module in loaded_modules(*arguments)}
 
 
 def test_help_is_cheap():
     assert not loaded("-m", "dpmpi.run", "--help") & (LAZY | {"sklearn"})
+
+
+def test_a_rank_does_not_import_masked_arrays(tmp_path):
+    """numpy's set operations import numpy.ma, which takes as long as half of numpy itself."""
+    words = "--loopback 1 --data synthetic:samples=40,features=3 --rounds 2 --noise 1 --no-evaluate --quiet"
+    found = loaded_modules("-m", "dpmpi.run", *words.split(), "--out", str(tmp_path / "run"))
+    assert "numpy" in found
+    assert "numpy.ma" not in found
 
 
 def test_importing_the_package_imports_no_numpy_and_no_mpi():

@@ -44,7 +44,7 @@ from dpmpi.rng import PrivateStream, Words
 
 _PIECE = 16384  # words: 128 KiB of keystream stay in the cache
 STRETCH = 1 << 35
-"""Bytes of keystream under one nonce: AES-GCM ends at 2^36."""
+"""Bytes of keystream under one nonce, whole words: AES-GCM ends at 2^36."""
 
 
 def split(secret: Words, out: Words, stream: PrivateStream) -> None:
@@ -59,9 +59,13 @@ def split(secret: Words, out: Words, stream: PrivateStream) -> None:
 
 
 class PairwiseMasks:
-    """The masks (3) of one rank. `secrets` has one for each partner, drawn anew for each incarnation of the run."""
+    """The masks (3) of one rank. `secrets` has one for each partner, drawn anew for each incarnation of the run.
 
-    __slots__ = ("_keystream", "_left", "_peers", "_secrets", "_stretch", "_zeros", "rank")
+    Masks may be drawn ahead, while messages travel: they are used in the order in which they were drawn, so that a rank
+    that draws ahead and one that does not say vectors whose masks cancel.
+    """
+
+    __slots__ = ("_ahead", "_keystream", "_left", "_peers", "_secrets", "_stretch", "_used", "_zeros", "rank")
 
     def __init__(self, rank: int, secrets: Mapping[int, bytes]) -> None:
         if rank in secrets or not secrets:
@@ -74,18 +78,42 @@ class PairwiseMasks:
         self._stretch = self._left = 0
         self._keystream: Words = np.empty(_PIECE, np.uint64)
         self._zeros = memoryview(bytes(8 * _PIECE))
+        self._ahead: Words = np.empty(0, np.uint64)
+        """Masks that were drawn ahead, of which the first `_used` are used up."""
+        self._used = 0
 
     def add(self, vector: Words) -> None:
         """Add the next masks to `vector`, in place. All ranks come here with vectors of the same lengths in turn."""
         if vector.dtype not in (np.uint64, np.uint32) or vector.ndim != 1:
             raise ValueError(f"expected a vector of unsigned words, found {vector.dtype} of shape {vector.shape}")
-        keystream = self._keystream.view(vector.dtype)
-        for i in range(0, len(vector), len(keystream)):
-            words = vector[i : i + len(keystream)]
+        ready = self._ahead[self._used : self._used + len(vector)]
+        if len(ready):
+            if vector.dtype != ready.dtype:
+                raise ValueError(f"expected {ready.dtype} in all vectors, found {vector.dtype}")
+            self._used += len(ready)
+            first = vector[: len(ready)]
+            np.add(first, ready, first)
+        self._draw(vector[len(ready) :])
+        if self._used == len(self._ahead) < len(vector):
+            self._ahead, self._used = np.empty_like(vector), len(vector)  # the next vector is likely to be as long
+
+    def prepare(self) -> None:
+        """Draw masks ahead, for a vector as long as the longest so far, unless some are left."""
+        if self._used == len(self._ahead):
+            self._ahead.fill(0)
+            self._draw(self._ahead)
+            self._used = 0
+
+    def _draw(self, vector: Words) -> None:
+        """Add the next masks of the keystreams to `vector`."""
+        keystream, begin = self._keystream.view(vector.dtype), 0
+        while begin < len(vector):
+            if not self._left:
+                self._begin_stretch()
+            words = vector[begin : begin + min(len(keystream), self._left // vector.itemsize)]
             mask = keystream[: len(words)]
             raw, zeros = mask.view(np.uint8), self._zeros[: words.nbytes]
-            if self._left < words.nbytes:
-                self._begin_stretch()
+            begin += len(words)
             self._left -= words.nbytes
             for combine, draw in self._peers:
                 draw(zeros, raw)

@@ -215,7 +215,8 @@ class Synthetic(GeneratedSource):
         numbers = np.arange(wanted.start, wanted.stop) if isinstance(wanted, range) else wanted
         places = np.argsort(numbers, kind="stable")
         numbers = numbers[places]
-        for block in np.unique(numbers // _BLOCK).tolist():
+        blocks = numbers // _BLOCK
+        for block in blocks[np.flatnonzero(np.diff(blocks, prepend=-1))].tolist():  # np.unique would import numpy.ma
             draw, noise = public_generator(self.options.seed, "rows", block), self._label_noise(block)
             first, last = block * _BLOCK, numbers[np.searchsorted(numbers, (block + 1) * _BLOCK) - 1]
             for start in range(first, int(last) + 1, height):

@@ -272,3 +272,6 @@ class Exchange(Protocol):
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Yield stamped channels until the answer is there; return it."""
+
+    def prepare(self) -> None:
+        """Draw ahead what the next exchange needs; called while messages travel, and changes no bits."""

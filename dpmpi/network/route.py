@@ -11,7 +11,9 @@ A tree is for any connected graph; the others are for complete ones. A sum of n 
     butterfly   2 n sum_k (p_k - 1)            2 m (n - 1)/n, about        2 K                            (1)
     direct      n (n - 1)                      (n - 1) m                   1
 
-The tree is rooted at a centre of the graph, from which the farthest rank is as near as from any: none is less deep.
+The tree is rooted at a centre of the graph, from which the farthest rank is as near as from any: none is less deep. On
+a complete graph of more than `FLAT` ranks it has two levels instead of one, so that nobody sends more than about
+sqrt(n) vectors.
 
 The butterfly is that of [T24] with stages of any width. The vector has n blocks; rank r ends with the sum of block r.
 With s = n at first, a rank cares for the blocks r, ..., r + s - 1 (modulo n). In a stage of p pieces of w = ceil(s/p)
@@ -24,8 +26,11 @@ be filled up: stages that would fill up by more than `MOST_FILLED` are not used.
 
     PHASE_SECONDS a hop + MESSAGE_SECONDS a message + BYTE_SECONDS a byte                                 (2)
 
-the same on every rank, whatever machine it runs on. No route depends on data, and none changes an integer sum; sums of
-floating-point numbers are added up in an order that the route fixes.
+the same on every rank, whatever machine it runs on. On a complete graph of more than `FLAT` ranks, vectors of at most
+`SHORT_BYTES` take the tree: a message costs more than its bytes then, and no route has fewer; where several ranks share
+a core it takes a third of the butterfly's time, as most ranks turn to others only once. Longer vectors take the
+butterfly, in which nobody sends more than two of them. No route depends on data, and none changes an integer sum; sums
+of floating-point numbers are added up in an order that the route fixes.
 
 [T24] Traeff. Optimal, non-pipelined reduce-scatter and allreduce algorithms. arXiv:2410.14234, 2024.
 """
@@ -42,6 +47,10 @@ from dpmpi.network.graph import Graph
 
 PHASE_SECONDS, MESSAGE_SECONDS, BYTE_SECONDS = 20e-6, 2e-6, 0.5e-9
 """Of (2)."""
+SHORT_BYTES = 1 << 16
+"""Vectors up to this length take a tree, also where all edges are there."""
+FLAT = 8
+"""How many ranks of a complete graph have a tree of depth 1, at most."""
 MOST_FILLED = 1.04
 """How much longer than its blocks a stage's messages may be, all together."""
 
@@ -101,6 +110,8 @@ class Tree:
 def spanning_tree(graph: Graph) -> Tree:
     """Return the tree; the lowest rank that will do is the root, and the lowest neighbour that will do the parent."""
     n = graph.size
+    if graph.complete and n > FLAT:
+        return _two_levels(n)
     near = [sum(1 << j for j in graph.neighbours(rank)) for rank in range(n)]
     root, depth = 0, n
     for rank in range(n):
@@ -121,6 +132,12 @@ def spanning_tree(graph: Graph) -> Tree:
     if len(parents) < n:
         raise ConfigError(f"expected a connected graph for a sum of all ranks, found one that reaches {len(parents)}")
     return Tree(root, depth, tuple(parents[rank] for rank in range(n)))
+
+
+def _two_levels(n: int) -> Tree:
+    """Return the tree of depth 2 in which the root has k children, and each of these at most k, for the least k."""
+    k = next(k for k in range(1, n) if 1 + k + k * k >= n)
+    return Tree(0, 2, tuple(0 if rank <= k else 1 + (rank - 1) % k for rank in range(n)))
 
 
 def _eccentricity(near: list[int], rank: int, limit: int) -> int | None:
@@ -172,9 +189,11 @@ def _stages(size: int, words: int) -> Stages:
 
 
 def choose(wanted: str, complete: bool, size: int, payload: int) -> str:
-    """Return the route of vectors of so many bytes, by (2) if it is not asked for: tree, butterfly or direct."""
-    if wanted != "auto" or not complete:
-        return "tree" if wanted == "auto" else wanted
+    """Return the route of vectors of so many bytes: tree, butterfly or direct, by (2) where it is not asked for."""
+    if wanted != "auto":
+        return wanted
+    if not complete or (size > FLAT and payload <= SHORT_BYTES):
+        return "tree"
     direct, butterfly = Sent(size - 1, (size - 1) * payload, 1), butterfly_sent(size, payload)
     return "direct" if direct.seconds <= butterfly.seconds else "butterfly"
 

@@ -1,7 +1,8 @@
 """Sums over all ranks, hop by hop: one `Adder` for each route of `route.py`.
 
-The summand is written to `own`, and what `own` holds after the last hop is the sum, the same bits on every rank: it was
-added up in one place, or in the same order everywhere. Numbers are added as they are counted (float64, or integers of
+The summand is written to `room()`, and `total` is the sum after the last hop, the same bits on every rank: it was
+added up in one place, or in the same order everywhere. Both are buffers of messages where that saves a copy, so `total`
+is to be read, not written, before the next sum begins. Numbers are added as they are counted (float64, or integers of
 the words' own length) and travel as `wire` says, which may be shorter: then all ranks, those who added included, go on
 with what was sent.
 
@@ -32,12 +33,15 @@ WORD = 8
 class Adder(Protocol):
     """Adds up one vector of each rank."""
 
-    own: Numbers
-    """The summand, then the sum."""
+    total: Numbers
+    """The last sum."""
     hops: int
 
+    def room(self) -> Numbers:
+        """Begin a sum: return where this rank's summand is to be written."""
+
     def add_up(self, round_: int, hop: int) -> Hops:
-        """Replace `own` by the sum over all ranks; the first message has this hop."""
+        """Add up what was written to `room()` over all ranks; the first message has this hop."""
 
 
 def payload_of(length: int, wire: str) -> int:
@@ -66,14 +70,18 @@ def _counted(wire: str) -> str:
 
 
 class TreeAdder:
-    """Adds up along a tree: one hop, in which a rank hears its children, then its parent, then tells its children."""
+    """Adds up along a tree: one hop, in which a rank hears its children, then its parent, then tells its children.
+
+    The summand is written into the message to the parent, or at the root into the message to the children, and the
+    children's sums are added there. On a narrow wire it has a vector of its own.
+    """
 
     hops = 1
 
     def __init__(self, transport: Transport, rank: int, tree: Tree, length: int, wire: str) -> None:
         payload, children, parent = payload_of(length, wire), tree.children[rank], tree.parents[rank]
-        self.own: Numbers = np.zeros(length, _counted(wire))
         self._up = self._down = self._parent = None
+        self._wide: Numbers | None = np.zeros(length, _counted(wire)) if _counted(wire) != wire else None
         if children:
             self._up = _channel(transport, ChannelSpec(rank, (), payload, sources=children))
             self._down = _channel(transport, ChannelSpec(rank, children, payload, sources=()))
@@ -82,26 +90,38 @@ class TreeAdder:
         if parent != rank:
             self._parent = _channel(transport, ChannelSpec(rank, (parent,), payload))
             self._passed = [one[0].view(wire)[:length] for one in self._parent.outgoing]
-            self._total = self._parent.incoming[0].view(wire)[:length]
+            self._answer: Numbers = self._parent.incoming[0].view(wire)[:length]
+        self.total: Numbers = np.zeros(length, _counted(wire))
+
+    def room(self) -> Numbers:
+        """Begin a sum: return where this rank's summand is to be written."""
+        if self._parent is not None:
+            self._own: Numbers = self._passed[self._parent.flip()]
+        elif self._down is not None:
+            self._own = self._told[self._down.flip()]
+        return self._own if self._wide is None else self._wide
 
     def add_up(self, round_: int, hop: int) -> Hops:
-        """Replace `own` by the sum over all ranks."""
-        own = self.own
+        """Add up what was written to `room()` over all ranks."""
+        own, wide = self._own, self._wide
         if self._up is not None:
             self._up.flip()
             yield self._up.stamp(round_, hop)
             for heard in self._heard:
-                np.add(own, heard, own)
+                np.add(own if wide is None else wide, heard, own if wide is None else wide)
+        if wide is not None:
+            own[...] = wide
         if self._parent is not None:
-            self._passed[self._parent.flip()][...] = own
             yield self._parent.stamp(round_, hop)
-            own[...] = self._total
+            own = self._answer
         if self._down is not None:
-            told = self._told[self._down.flip()]
-            told[...] = own
-            if self._parent is None:
-                own[...] = told  # the root goes on with what it has told, too
+            if self._parent is not None:
+                self._told[self._down.flip()][...] = own
             yield self._down.stamp(round_, hop)
+        if wide is None:
+            self.total = own
+        else:
+            self.total[...] = own  # the root goes on with what it has told, too
 
 
 class _Pieces:
@@ -123,7 +143,7 @@ class ButterflyAdder:
         words = block_words(n, payload)
         block = words * WORD // np.dtype(wire).itemsize
         whole: Numbers = np.zeros(n * block, _counted(wire))
-        self.own: Numbers = whole[:length]
+        self.total: Numbers = whole[:length]
         self._mine = whole[rank * block : (rank + 1) * block]
         self._narrow = np.dtype(wire) if _counted(wire) != wire else None
 
@@ -146,8 +166,12 @@ class ButterflyAdder:
             self._doubling.insert(0, _Pieces(double, wire, first, later))
         self.hops = 2 * len(self._halving)
 
+    def room(self) -> Numbers:
+        """Begin a sum: return where this rank's summand is to be written."""
+        return self.total
+
     def add_up(self, round_: int, hop: int) -> Hops:
-        """Replace `own` by the sum over all ranks."""
+        """Add up what was written to `room()` over all ranks."""
         for stage in self._halving:
             yield _filled(stage, round_, hop)
             hop += 1
@@ -187,19 +211,21 @@ class DirectAdder:
 
     def __init__(self, transport: Transport, rank: int, length: int, wire: str) -> None:
         peers = tuple(j for j in range(transport.size) if j != rank)
-        self.own: Numbers = np.zeros(length, _counted(wire))
+        self.total: Numbers = np.zeros(length, _counted(wire))
         self._channel = _channel(transport, ChannelSpec(rank, peers, payload_of(length, wire)))
         self._told = [one[0].view(wire)[:length] for one in self._channel.outgoing]
         heard = [one.view(wire)[:length] for one in self._channel.incoming]
         self._terms = [[*heard[:rank], told, *heard[rank:]] for told in self._told]
         """For each of the two turns, all vectors in rank order."""
 
+    def room(self) -> Numbers:
+        """Begin a sum: return where this rank's summand is to be written."""
+        return self._told[self._channel.flip()]
+
     def add_up(self, round_: int, hop: int) -> Hops:
-        """Replace `own` by the sum over all ranks."""
-        channel, own = self._channel, self.own
-        turn = channel.flip()
-        self._told[turn][...] = own
-        yield channel.stamp(round_, hop)
-        own[...] = self._terms[turn][0]
-        for vector in self._terms[turn][1:]:
-            np.add(own, vector, own)
+        """Add up what was written to `room()` over all ranks."""
+        terms, total = self._terms[self._channel.turn], self.total
+        yield self._channel.stamp(round_, hop)
+        total[...] = terms[0]
+        for vector in terms[1:]:
+            np.add(total, vector, total)

@@ -48,7 +48,7 @@ from dpmpi.privacy.spending import GAUSSIAN_FACTOR, ReleaseGroup, pure_epsilon, 
 
 _INTEGER_ORDERS = np.array([*range(2, 65), *range(72, 129, 8), *range(144, 257, 16), *range(320, 513, 64)], float)
 _ORDERS = 1.0 + np.geomspace(0.02, 2e4, 1200)
-_ALL_ORDERS = np.union1d(_ORDERS, _INTEGER_ORDERS)
+_ALL_ORDERS = np.array(sorted({*_ORDERS, *_INTEGER_ORDERS}))  # np.union1d would import numpy.ma
 
 
 def _central_moments(d: float, j: Array) -> Array:

@@ -85,19 +85,20 @@ class Engine:
     def drive(self, flows: Sequence[Flow]) -> None:
         """Run one flow of each agent here to its end."""
         if len(flows) == 1:
-            self._drive_one(flows[0], self.seats[0].agent)
+            self._drive_one(flows[0], self.seats[0])
         else:
             self._drive_all(flows)
 
-    def _drive_one(self, one: Flow, agent: Agent) -> None:
-        start, wait, clock = self.transport.start, self.transport.wait, agent.clock
+    def _drive_one(self, one: Flow, seat: Seat) -> None:
+        start, wait, agent, ahead = self.transport.start, self.transport.wait, seat.agent, seat.exchange.prepare
         prepare = agent.mechanism.prepare if agent.mechanism.streams() else None  # without noise there is none to draw
         for channel in one:
             start(channel)
             if prepare is not None:
                 begin = perf_counter()
                 prepare()  # while the messages travel
-                clock.noise += perf_counter() - begin
+                agent.clock.noise += perf_counter() - begin
+            ahead()
             wait(channel)
 
     def _drive_all(self, flows: Sequence[Flow]) -> None:

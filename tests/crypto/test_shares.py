@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from uniformity import looks_uniform
 
+from dpmpi.crypto import shares
 from dpmpi.crypto.ring import decode, encode
 from dpmpi.crypto.shares import PairwiseMasks, split
 from dpmpi.rng import PrivateStream, insecure_key
@@ -144,16 +145,35 @@ def test_masks_are_aes_in_counter_mode(lengths):
 def test_a_stretch_of_keystream_ends_before_its_counter_does(monkeypatch):
     """(4): the next one has its own number in all counter blocks, on all ranks at once."""
     monkeypatch.setattr("dpmpi.crypto.shares.STRETCH", 8 * 2500)
-    masks, said = all_masks(3), np.zeros((3, 3, 2000), np.uint64)
+    masks, said = all_masks(3), np.zeros((3, 4, 2000), np.uint64)
     for mask, vectors in zip(masks, said, strict=True):
         for vector in vectors:
             mask.add(vector)
-    for k, vectors in enumerate(said.swapaxes(0, 1)):
-        assert not total(vectors).any()
+    assert not total(said.reshape(3, -1)).any()
+    for k, stretch in enumerate(said[0].reshape(-1)[: 3 * 2500].reshape(3, 2500)):
         counter = k.to_bytes(12, "big") + (2).to_bytes(4, "big")
         first = sum(np.frombuffer(aes_block(secret_of(0, j), counter), np.uint64) for j in (1, 2))
-        assert vectors[0, :2].tolist() == first.tolist()
+        assert stretch[:2].tolist() == first.tolist()
     assert len(np.unique(said)) == said.size
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.booleans()), min_size=1, max_size=12), st.sampled_from((64, 32)))
+@settings(deadline=None, max_examples=50)
+def test_masks_drawn_ahead_are_those_that_come_next(vectors, bits):
+    """Whatever the lengths, across the ends of stretches, and whoever draws ahead."""
+    before, shares.STRETCH = shares.STRETCH, 8 * 300
+    try:
+        plain, hasty = all_masks(3)[0], all_masks(3)[0]
+        for length, ahead in vectors:
+            if ahead:
+                hasty.prepare()
+                hasty.prepare()
+            expected, found = (np.zeros(length, f"uint{bits}") for _ in range(2))
+            plain.add(expected)
+            hasty.add(found)
+            assert found.tolist() == expected.tolist()
+    finally:
+        shares.STRETCH = before
 
 
 def test_any_all_but_one_masked_vectors_look_uniform_and_unrelated():

@@ -112,7 +112,8 @@ class PlainExchange:
         self._rank = rank
         self._routes = routes
         self._wire = wire
-        self._adders: dict[int, Adder] = {}
+        self._adders: dict[int, tuple[Adder, Array]] = {}
+        """For each length, what adds up, and room for an answer."""
         self._links: dict[tuple[Neighbourhood, int], _PlainLink] = {}
         self._recent: _PlainLink | None = None
         self._round = 0
@@ -149,20 +150,23 @@ class PlainExchange:
             return link.gathered()
         raise TypeError(f"expected Mix, NeighbourSum, Gather or Sum, found {kind.__name__}")
 
+    def prepare(self) -> None:
+        """Draw nothing ahead: there is nothing random in plain messages."""
+
     def _sum(self, request: Request, round_: int) -> Generator[Channel, None, Array]:
         """Add up the vectors of all ranks."""
         vector = request.vector.value
-        adder = self._adders.get(vector.size)
-        if adder is None:
-            adder = make_adder(self._transport, self._rank, self._routes, vector.size, self._wire)
-            self._adders[vector.size] = adder
-        adder.own[...] = vector
+        found = self._adders.get(vector.size)
+        if found is None:
+            made = make_adder(self._transport, self._rank, self._routes, vector.size, self._wire)
+            found = self._adders[vector.size] = (made, np.empty(vector.size))
+        adder, answer = found
+        adder.room()[...] = vector
         hop, self._hop = self._hop, self._hop + adder.hops
         yield from adder.add_up(round_, hop)
-        if request.out is None:
-            return adder.own
-        request.out[...] = adder.own
-        return request.out
+        out = answer if request.out is None else request.out
+        out[...] = adder.total
+        return out
 
     def _link(self, near: Neighbourhood, length: int) -> _PlainLink:
         link = self._links.get((near, length))

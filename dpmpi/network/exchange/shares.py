@@ -47,10 +47,8 @@ class _SharesLink:
         partners: Sequence[int] | None,
     ) -> None:
         self.adder = make_adder(transport, rank, routes, length, wire)
-        self.words: Words = self.adder.own
-        """The summand, then the sum."""
-        self.wide: Words = self.words if wire == "uint64" else np.empty(length, np.uint64)
-        """The summand before it is cut to its words."""
+        self.wide: Words | None = None if wire == "uint64" else np.empty(length, np.uint64)
+        """The summand before it is cut to shorter words."""
         self.kept: Words = np.empty(length, wire)
         self.answer: Array = np.empty(length)
         self.real: Array = np.empty(length)
@@ -110,9 +108,9 @@ class SharesExchange:
         link = self._link((request.vector.secret if isinstance(request.vector, Hidden) else request.vector.value).size)
         if round_ != self._round:
             self._round, self._hop = round_, 0
-        words = link.words
-        self._encode(request, link, link.wide)
-        if link.wide is not words:
+        words: Words = link.adder.room()
+        self._encode(request, link, words if link.wide is None else link.wide)
+        if link.wide is not None:
             np.copyto(words, link.wide, casting="unsafe")  # modulo 2^32
         if kind is NeighbourSum:
             link.kept[...] = words
@@ -134,12 +132,19 @@ class SharesExchange:
         hop, self._hop = self._hop, self._hop + link.adder.hops
         yield from link.adder.add_up(round_, hop)
         begin = perf_counter()
-        self.total = words
+        words = self.total = link.adder.total
         if kind is NeighbourSum:
             words = np.subtract(words, link.kept, link.kept)
         answer = self._decode(request, link, words, factor)
         self.crypto_seconds[self._rank] += perf_counter() - begin
         return answer
+
+    def prepare(self) -> None:
+        """Draw the masks of the next sum ahead."""
+        if isinstance(self._hide, PairwiseMasks):
+            begin = perf_counter()
+            self._hide.prepare()
+            self.crypto_seconds[self._rank] += perf_counter() - begin
 
     def _link(self, length: int) -> _SharesLink:
         link = self._links.get(length)
