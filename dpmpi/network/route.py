@@ -97,6 +97,10 @@ class Tree:
     parents: tuple[int, ...]
     """Of each rank; the root's is itself."""
 
+    def waits(self, rank: int) -> int:
+        """Return how often a rank turns to others in a sum: to its children twice, to its parent once."""
+        return 2 * bool(self.children[rank]) + (rank != self.root)
+
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """The children of each rank, sorted."""
@@ -110,8 +114,8 @@ class Tree:
 def spanning_tree(graph: Graph) -> Tree:
     """Return the tree; the lowest rank that will do is the root, and the lowest neighbour that will do the parent."""
     n = graph.size
-    if graph.complete and n > FLAT:
-        return _two_levels(n)
+    if graph.complete:
+        return complete_tree(n)
     near = [sum(1 << j for j in graph.neighbours(rank)) for rank in range(n)]
     root, depth = 0, n
     for rank in range(n):
@@ -134,8 +138,13 @@ def spanning_tree(graph: Graph) -> Tree:
     return Tree(root, depth, tuple(parents[rank] for rank in range(n)))
 
 
-def _two_levels(n: int) -> Tree:
-    """Return the tree of depth 2 in which the root has k children, and each of these at most k, for the least k."""
+def complete_tree(n: int) -> Tree:
+    """Return the tree where all edges are there.
+
+    Of more than `FLAT` ranks the root has k children, and each of these at most k, for the least k.
+    """
+    if n <= FLAT:
+        return Tree(0, min(1, n - 1), (0,) * n)
     k = next(k for k in range(1, n) if 1 + k + k * k >= n)
     return Tree(0, 2, tuple(0 if rank <= k else 1 + (rank - 1) % k for rank in range(n)))
 
@@ -249,6 +258,5 @@ class Routes:
             return butterfly_sent(n, payload)
         if route == "direct":
             return Sent(n - 1, (n - 1) * payload, 1)
-        children, has_parent = len(self.tree.children[rank]), rank != self.tree.root
-        messages = children + has_parent
-        return Sent(messages, messages * payload, 2 * (children > 0) + has_parent)
+        messages = len(self.tree.children[rank]) + (rank != self.tree.root)
+        return Sent(messages, messages * payload, self.tree.waits(rank))

@@ -25,7 +25,7 @@ from dpmpi.core import Array
 from dpmpi.crypto.mask_graph import circulant
 from dpmpi.errors import ConfigError
 from dpmpi.network.graph import Graph, make_graph
-from dpmpi.network.route import all_sent, butterfly_sent, choose
+from dpmpi.network.route import Tree, all_sent, butterfly_sent, choose, complete_tree, spanning_tree
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule
 from dpmpi.runtime.cost.dry_run import Hosts, everyone_waits, neighbours_wait, pairs_wait
 from dpmpi.runtime.cost.fit import CONSTANTS, Fit
@@ -183,7 +183,7 @@ def exchange_seconds(pattern: Pattern, ranks: int, graph: Graph | None, fitted: 
     total = np.zeros(ranks)
     for way, size, times in pattern.messages:
         if way == "sum":
-            total += times * _sum_seconds(pattern, ranks, size, fitted, hosts)
+            total += times * _sum_seconds(pattern, ranks, graph, size, fitted, hosts)
             continue
         peers: Sequence[int] | Array = everyone if way == "everyone" else near
         if way == "partners" and pattern.connectivity is not None:
@@ -192,11 +192,21 @@ def exchange_seconds(pattern: Pattern, ranks: int, graph: Graph | None, fitted: 
     return total + fitted.nap_seconds * hosts.crowding
 
 
-def _sum_seconds(pattern: Pattern, ranks: int, size: int, fitted: Fit, hosts: Hosts) -> float:
+def _tree(ranks: int, graph: Graph | None) -> Tree:
+    """Return the tree of sums over a graph, a complete one if there is none."""
+    return complete_tree(ranks) if graph is None else spanning_tree(graph)
+
+
+def _sum_seconds(pattern: Pattern, ranks: int, graph: Graph | None, size: int, fitted: Fit, hosts: Hosts) -> float:
     """Return the seconds of a core that a sum takes a rank, on average."""
     route, payload = pattern.sum_route(ranks, size), size - pattern.overhead
     messages, numbers = all_sent(route, ranks, payload)
-    hops = {"direct": 1.0, "tree": 2.5}.get(route) or butterfly_sent(ranks, payload).hops
+    hops = 1.0
+    if route == "tree":
+        tree = _tree(ranks, graph)
+        hops = sum(map(tree.waits, range(ranks))) / ranks
+    elif route == "butterfly":
+        hops = butterfly_sent(ranks, payload).hops
     waits = hops * float(fitted.exchange(np.zeros(1), 0.0, hosts)[0])
     sent = numbers + messages * pattern.overhead
     return waits + (messages * fitted.latency_seconds + sent * fitted.seconds_per_byte) / ranks
@@ -207,8 +217,8 @@ def _on_the_way(pattern: Pattern, ranks: int, graph: Graph | None, way: str, siz
     if way == "sum":
         route, payload = pattern.sum_route(ranks, size), size - pattern.overhead
         if route == "tree":
-            depth, most = (1, ranks - 1) if graph is None else (len(graph.levels(0)) - 1, max(graph.degrees))
-            return 2 * depth, max(2 * depth, most) * size
+            tree = _tree(ranks, graph)
+            return 2 * tree.depth, 2 * tree.depth * max(map(len, tree.children)) * size
         if route == "butterfly":
             sent = butterfly_sent(ranks, payload)
             return sent.hops, sent.payload + sent.messages * pattern.overhead
