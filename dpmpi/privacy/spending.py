@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, get_args
 
@@ -48,6 +48,17 @@ def by_parts(spending: Spending) -> list[Spending]:
     if not {event.rows for event in spending}.issuperset(PARTS):
         return [spending]
     return [charged_to(spending, part) for part in PARTS]
+
+
+def largest_of_parts(spending: Spending, price: Callable[[Spending], float | None]) -> float | None:
+    """Return the largest price of a part, (1); None if a part has none."""
+    return largest_known([price(part) for part in by_parts(spending)])
+
+
+def largest_known(values: Sequence[float | None]) -> float | None:
+    """Return the largest value; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
 def to_all_rows(spending: Spending) -> Counter[ReleaseEvent]:

@@ -118,6 +118,13 @@ def test_published_figures():
         laplace_figures({ReleaseEvent("gaussian", 1.0, 1.0, FULL): 1}, 1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e160, 1e200, 1e307])
+def test_noise_beyond_what_can_be_squared_costs_next_to_nothing(scale):
+    figures = laplace_figures({vector(scale, 1.0, 5): 100}, 1e-5)
+    assert all(0 <= value < 1e-4 for value in figures.values())
+    assert best_order({vector(scale, 1.0, 5): 100}, 1.0, 1e-5) > 1  # and no warning
+
+
 def test_ranks_that_spent_the_same_are_priced_once():
     first = laplace_figures(growing(20), 1e-5)
     misses = pld_epsilon.cache_info().misses
