@@ -13,13 +13,13 @@ from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
 from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.releases import spent_epsilon, tally
-from dpmpi.runtime.config import flag_of
 from dpmpi.runtime.cost.dry_run import Hosts
 from dpmpi.runtime.cost.fit import CONSTANTS, Fit, load
 from dpmpi.runtime.cost.model import Link, pattern_of, seconds, sizes
 from dpmpi.runtime.curious import curious_figures, parse_curious
 from dpmpi.runtime.flags import from_values, make_parser, named_plugins
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.options import flag_of
 from dpmpi.runtime.plan import Plan, make_plan, noise_levels
 from dpmpi.runtime.settings import Settings
 

@@ -81,7 +81,7 @@ def evaluation_noise(noise: Noise, statistics: Statistics, delta: float) -> Nois
     if isinstance(noise, SumNoise):
         return dataclasses.replace(noise, rows="held-out")
     kind, ratio = ("gaussian", None) if delta > 0 else ("laplace", statistics.l1_ratio)
-    return LocalNoise(kind, noise.records, "held-out", ratio)
+    return LocalNoise(kind, ratio, records=noise.records, rows="held-out")
 
 
 def evaluation_levels(

@@ -21,11 +21,12 @@ from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem
 from dpmpi.problem.rows import Positions, Rows
 from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import AUTO, Config
+from dpmpi.runtime.config import Config
 from dpmpi.runtime.derived import FARTHEST_MOMENTUM, derivation, derive, flow_time, noise_rate, weights
 from dpmpi.runtime.held_out import HeldOut, evaluation_noise
 from dpmpi.runtime.messages import Way
 from dpmpi.runtime.noise import Pairs
+from dpmpi.runtime.options import AUTO
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.verdict import Figures, Verdict, verdict

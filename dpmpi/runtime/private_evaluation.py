@@ -28,9 +28,9 @@ from dpmpi.rng import rank_key
 from dpmpi.runtime.engine import Seat
 
 if TYPE_CHECKING:
-    from dpmpi.runtime.assembly import Job
     from dpmpi.runtime.evaluation import Evaluator
     from dpmpi.runtime.held_out import HeldOut
+    from dpmpi.runtime.job import Job
 
 BEYOND_ROUNDS = 1 << 48
 """Messages of an evaluation are not of a round: ranks that were not active in the last one have counted other hops."""

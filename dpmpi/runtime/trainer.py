@@ -18,15 +18,16 @@ from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.launcher import speaks
 from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.privacy.releases import live_epsilon
-from dpmpi.runtime.assembly import Job
 from dpmpi.runtime.evaluation import Evaluation, Evaluator
+from dpmpi.runtime.job import Job
 from dpmpi.runtime.live_epsilon import Before, LiveEpsilon
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import Metrics, RunDirectory
 from dpmpi.runtime.output.model_file import link_of, trained_model
 from dpmpi.runtime.output.process_figures import merged, own_figures, without_figures
 from dpmpi.runtime.output.progress import Listener, Progress, watch
-from dpmpi.runtime.output.summary import closing, rank_record, seconds_spent, summarise
+from dpmpi.runtime.output.result_table import closing
+from dpmpi.runtime.output.summary import rank_record, seconds_spent, summarise
 from dpmpi.runtime.private_evaluation import PrivateEvaluator, figures
 from dpmpi.runtime.recovery.checkpoint import Keeper, Manifest, read_manifest
 from dpmpi.runtime.recovery.snapshot import Snapshot, capture

@@ -11,8 +11,8 @@ from dpmpi.commands.report.charts import BYTES, group_numbers
 from dpmpi.commands.report.drawing import Plots, by_thousands, csv_text, series
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.report.ranks import spent
+from dpmpi.runtime.output.result_table import NOISE
 from dpmpi.runtime.output.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
-from dpmpi.runtime.output.summary import NOISE
 
 BYTES_OF = {"numbers": "payload", "shares": "share", "seals": "tag", "trailers": "trailer"}
 MORE = {

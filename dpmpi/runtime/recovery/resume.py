@@ -14,10 +14,11 @@ from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.handshake import Meeting, meet, roster_digest
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import check_run_proofs, has_line, recorded_runs
-from dpmpi.runtime.assembly import Past, claim_of
+from dpmpi.runtime.assembly import claim_of
 from dpmpi.runtime.budget import ledger_file, read_budget
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import from_text
+from dpmpi.runtime.job import Past
 from dpmpi.runtime.noise import SumNoise
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.recovery.checkpoint import (
