@@ -134,7 +134,7 @@ def show_predicted(found: dict[str, Any]) -> str:
 
 
 def show_curious(found: dict[str, Any]) -> str:
-    """Return what the curious ranks learn of each other rank's records, as a table."""
+    """Return a table of the epsilons of all ranks' records against the curious ranks."""
     lines = []
     for one in found["sets"]:
         who = ("rank " if len(one["curious"]) == 1 else "ranks ") + ", ".join(map(str, one["curious"]))

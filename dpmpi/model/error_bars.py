@@ -42,7 +42,7 @@ def adding_up(counts: Array, rows: int) -> Array:
 
 
 def drawn_again(counts: Array, rows: int, deviation: float, draw: np.random.Generator) -> Array:
-    """Return what other rows of the same frequencies, and other noise, would have shown."""
+    """Return the counts of other rows of the same frequencies under other noise, one row a repetition."""
     shares = np.clip(counts, 0.0, None)
     total = shares.sum()
     shares = shares / total if total > 0 else np.full(len(counts), 1.0 / len(counts))

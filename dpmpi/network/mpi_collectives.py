@@ -149,7 +149,7 @@ class MpiCollectives:
 
     @telling
     def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
-        """Begin to send every rank its own bytes, as many to each; calling the result returns those of every rank."""
+        """Begin to send every rank its own bytes, all of one length; calling the result returns those of every rank."""
         out = np.frombuffer(b"".join(messages), np.uint8)
         buffers = (out, np.empty_like(out))
         request, width = self._aside.Ialltoall(*buffers), len(messages[0])

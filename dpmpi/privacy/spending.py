@@ -39,12 +39,12 @@ _MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessi
 
 
 def charged_to(spending: Spending, part: ReadRows) -> Counter[ReleaseEvent]:
-    """Return what the rows of one part are charged for: the releases that read them, or all rows."""
+    """Return the releases charged to the rows of one part: those that read them, or all rows."""
     return Counter({event: count for event, count in spending.items() if event.rows in ("all", part)})
 
 
 def by_parts(spending: Spending) -> list[Spending]:
-    """Return what each part of the rows is charged for; one tally if no two parts were charged apart, (1)."""
+    """Return the releases charged to each part of the rows; one tally if no two parts were charged apart, (1)."""
     if not {event.rows for event in spending}.issuperset(PARTS):
         return [spending]
     return [charged_to(spending, part) for part in PARTS]
@@ -62,7 +62,7 @@ def largest_known(values: Sequence[float | None]) -> float | None:
 
 
 def to_all_rows(spending: Spending) -> Counter[ReleaseEvent]:
-    """Return the releases as if each had read all rows: for whom another cut has put into other parts."""
+    """Return the releases as if each had read all rows: for rows that another split has put into other parts."""
     found: Counter[ReleaseEvent] = Counter()
     for event, count in spending.items():
         found[replace(event, rows="all")] += count

@@ -144,7 +144,7 @@ def _pairs(plan: Plan, rank: int, secrets: Secrets | None, past: Past) -> Pairs 
 
 
 def claim_of(settings: Settings, past: Past) -> Claim:
-    """Return what this process expects of all ranks before they begin."""
+    """Return the settings and ranks that this process expects of all others before they begin."""
     config = settings.config
     how = f"{config.out is None} {config.ledger is None} {config.checkpoint_every} {config.on_failure}"
     secret, plugins = settings.messages.secret, " ".join(config.plugin_digest)

@@ -154,7 +154,7 @@ class Fits:
         return sum(records[rank] * allowed for rank, (allowed, _) in self.each.items()) / planned if planned else 1.0
 
     def line(self) -> str | None:
-        """Return what will happen, in words; None if all releases fit."""
+        """Return a line on how many releases fit; None if all do."""
         if self.all_fit:
             return None
         short = [(allowed, planned) for allowed, planned in self.each.values() if allowed < planned]

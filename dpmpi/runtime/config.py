@@ -52,7 +52,7 @@ class Config:
         "synthetic[:options], adult:DIR, libsvm:PATH, mean[:options] or shards:PATTERN with {rank}",
         metavar="SOURCE",
     )
-    samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
+    samples: int | None = _option(None, "use only N rows in total", int, metavar="N", least=1)
     dimension: int | None = _option(
         None, "the number of features, for shards as text and for plans", int, metavar="M", least=1, most=10**9
     )

@@ -144,7 +144,7 @@ def _with_labels(settings: Settings) -> Config:
 
 
 def derivation(settings: Settings, counts: Sequence[Mapping[str, float]]) -> str | None:
-    """Return what was derived, in words; None if everything was given.
+    """Return the derived settings in words; None if everything was given.
 
     `counts` follow from it, for every kind of rank.
     """

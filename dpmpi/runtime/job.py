@@ -122,7 +122,7 @@ class Job:
         return evaluating.every or max(1, self.plan.rounds // 20)
 
     def verdict(self) -> Verdict | None:
-        """Return what to expect of the run within its budgets."""
+        """Return the verdict on the run within its budgets."""
         return self.plan.verdict(self.fits.share(self.plan.records))
 
     @property
@@ -136,7 +136,7 @@ class Job:
         return list(later_releases(releases, self.made[rank]))
 
     def evaluations(self, rank: int) -> list[tuple[ReleaseEvent, int]]:
-        """Return what a rank has still to release for private evaluations."""
+        """Return the releases that a rank has still to make for private evaluations."""
         held_out = self.plan.held_out
         return [] if held_out is None else held_out.releases(rank, self.evaluation_sigmas[rank], self.past.round)
 

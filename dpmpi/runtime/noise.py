@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan
 
 TAIL_DEVIATIONS = 40.0
-"""Noise beyond so many standard deviations has a probability below 2^-1000."""
+"""Noise beyond this many standard deviations has a probability below 2^-1000."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Noise:
         return 0.0
 
     def describe(self) -> dict[str, Any] | None:
-        """Return what is to be known of noise between neighbours, JSON-ready; None for other noise."""
+        """Return the figures of noise between neighbours, JSON-ready; None for other noise."""
         return None
 
 
@@ -215,7 +215,7 @@ class PairNoise(_Noise):
         return self.gain.value
 
     def describe(self) -> dict[str, Any] | None:
-        """Return what is to be known of noise between neighbours, JSON-ready."""
+        """Return the figures of noise between neighbours, JSON-ready; None until the graph is known."""
         if self.gain is None:
             return None
         search = "every set" if self.gain.exact else "a bound by the least degree"

@@ -123,7 +123,7 @@ class Plan:
         )
 
     def derivation(self) -> str | None:
-        """Return what was derived of the settings, in words; None if everything was given."""
+        """Return the derived settings in words; None if everything was given."""
         kinds = dict.fromkeys(self.terms(rank) for rank in range(self.ranks))
         found, typed = derivation(self.settings, [self.method.counts(terms) for terms in kinds]), self.settings.typed
         told = typed is not None and typed.weigh == AUTO and self.config.weigh == "precision"
@@ -132,7 +132,7 @@ class Plan:
         return ", ".join(filter(None, (found, "weights by precision")))
 
     def verdict(self, fits: float = 1.0) -> Verdict | None:
-        """Return what to expect if this part of the releases fits the budgets; None without noise or labels."""
+        """Return the verdict if this part of the releases fits the budgets; None without noise or labels."""
         config, L = self.config, self.lipschitz
         nu = noise_rate(self.settings, self.records, L)
         if not nu or self.settings.loss is None:
@@ -252,7 +252,7 @@ class Plan:
         ]
 
     def _one_exchange(self, rank: int) -> Callable[[str, int], tuple[int, int]]:
-        """Return what tells the messages and bytes of numbers that a rank sends for one vector."""
+        """Return a function that counts the messages and bytes of numbers that a rank sends for one vector."""
         near = self.terms(rank).degree if isinstance(self.schedule, StaticSchedule) else 1
         some = self.partners[rank]
 

@@ -87,7 +87,7 @@ class Settings:
             constant=_constant(config),
         )
         if found.regulariser is None:
-            parse_penalty("none", config.domain)  # raises for a domain that is none
+            parse_penalty("none", config.domain)  # raises for a domain that cannot be parsed
         if isinstance(found.noise, SumNoise) and not isinstance(found.messages, SharedSums):
             raise ConfigError("--noise-in sum needs sums in which nobody sees a summand: add --exchange shares")
         if found.checkpoints.seconds is not None and not found.shares_timings:
@@ -247,7 +247,7 @@ class Settings:
         return LocalProblem(extended, labels, self.loss, self.drawn, lipschitz, stream, weight, persons)
 
     def with_persons(self, most: int) -> Settings:
-        """Return the settings for persons of at most so many records, in the configuration too."""
+        """Return the settings for persons of at most `most` records, in the configuration too."""
         if most == 1:
             return self
         config = dataclasses.replace(self.config, person_records=most)
@@ -284,7 +284,7 @@ def _without_labels(config: Config) -> bool:
 
 
 def declared_labels(config: Config) -> Declared:
-    """Return what the configuration says about labels, the kind by its loss if it does not say otherwise."""
+    """Return the labels' declaration in the configuration; the loss implies the kind if no flag says it."""
     if _without_labels(config):
         for name in ("task", "classes", "label_range", "class_weights"):
             if getattr(config, name) is not None:
@@ -297,7 +297,7 @@ def declared_labels(config: Config) -> Declared:
 
 
 def _labels(config: Config, declared: Declared) -> Task | None:
-    """Return what labels are as far as flags say it; points without labels, and numbers in no range, are in [-1, 1]."""
+    """Return the task that flags declare; points without labels, and numbers in no range, are in [-1, 1]."""
     if _without_labels(config) or (declared.kind == "regression" and declared.span is None):
         return Task("regression", ())
     return declared.known()
@@ -316,7 +316,7 @@ def _loss(config: Config, kind: TaskKind, task: Task | None) -> Loss:
 
 
 def _evaluating(config: Config, source: type[Source]) -> Evaluating:
-    """Return what a run evaluates whose records come from such a source."""
+    """Return how a run on such a source is evaluated."""
     if config.evaluate is not None:
         return Evaluating.parse(config.evaluate)
     if not source.private:

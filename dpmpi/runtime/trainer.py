@@ -38,7 +38,7 @@ SLACK_SECONDS, SLACK_LOOKS = 0.5, 8
 HASTE_SECONDS, HASTE_LOOKS = 0.1, 3
 """The same for ranks that may be told to stop: a launcher may kill them a second later."""
 LOOKS = 50
-"""A run has at least so many looks: what a death makes the others repeat, and charge again, is a small part of it."""
+"""A run has at least this many looks: what a death makes the others repeat, and charge again, is a small part of it."""
 
 
 class Trainer:
@@ -231,7 +231,7 @@ class Trainer:
             kept.append(capture(seat, completed, repeatable=repeatable, traffic=traffic, facts=facts))
 
     def _set_blocks(self) -> None:
-        """Let a ledger reserve no more than what is released until the next checkpoint: so much a crash may cost."""
+        """Let a ledger reserve no more than the releases until the next checkpoint: a crash may cost that much."""
         job, done = self.job, self.job.engine.completed
         for seat, ledger in zip(job.engine.seats, job.ledgers, strict=True):
             rank = seat.agent.rank

@@ -166,7 +166,7 @@ def colluders(job: Job) -> int:
 
 
 def heard(job: Job, tap: Tap) -> Heard:
-    """Return what was heard in a job that has ended; all processes call this together."""
+    """Return the messages heard during a job that has ended; all processes call this together."""
     tap.finish()
     if not isinstance(job.settings.messages, SharedSums):
         return tap.heard

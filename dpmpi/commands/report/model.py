@@ -70,7 +70,7 @@ def _private_section(found: Mapping[str, Any] | None) -> list[Section]:
 
 
 def _reliability_section(bins: Sequence[Sequence[float]], plots: Plots) -> Section:
-    """Return what came true against what was predicted."""
+    """Return the chart of observed frequencies against predicted probabilities."""
     p, share, _ = np.array(bins).T
     ends = np.array([0.0, 1.0])
     curves = (

@@ -138,7 +138,7 @@ class MpiTransport(MpiCollectives):
 
     @telling
     def shrink(self, wrap: Callable[[MpiTransport], Any] = lambda living: living) -> tuple[Any, list[int]]:
-        """Return a transport among the ranks that live, wrapped, and who of this one they are, in their new order.
+        """Return a transport among the surviving ranks, wrapped, and their numbers in this one, in their new order.
 
         All survivors come here: whoever notices a death revokes what the others wait on. They leave together: if one of
         them fails on the way, because yet another has died, all try again.

@@ -80,7 +80,7 @@ def _scaling(codebook: Codebook) -> Array:
 
 
 def _statement(summary: Mapping[str, Any], config: str) -> PrivacyStatement:
-    """Return what the summary certifies."""
+    """Return the privacy statement of a summary."""
     privacy = summary["privacy"]
     figures = {name: privacy[name] for name in STATED}
     evaluation = OUTSIDE if privacy["evaluation_outside_guarantee"] else NO_EVALUATION

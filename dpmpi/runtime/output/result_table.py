@@ -97,7 +97,7 @@ def with_error(one: Mapping[str, float | None], form: str = ".4f") -> str:
 
 
 def _expected(told: Mapping[str, Any] | None) -> str | None:
-    """Return what was to be expected, where it is not a good model."""
+    """Return the verdict's line; None if it promised a good model."""
     return None if told is None or told["word"] in (None, "good") else str(told["line"]).removeprefix("expect ")
 
 
@@ -113,7 +113,7 @@ def _spent_most(ranks: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _all_runs(ranks: Sequence[dict[str, Any]]) -> str | None:
-    """Return what was spent in all runs of the ledgers, and of which budget."""
+    """Return the epsilon spent in all runs of the ledgers, and its budget."""
     most = _spent_most(ranks)
     if most is None:
         return None

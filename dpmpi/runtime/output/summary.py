@@ -222,7 +222,7 @@ def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: f
 
 
 def _verdict(job: Job, evaluation: Evaluation | None) -> dict[str, Any] | None:
-    """Return what was to be expected, and whether the model turned out worse than none at all."""
+    """Return the verdict before the run, and whether the model turned out worse than none at all."""
     expected = job.verdict()
     zero = None if job.settings.loss is None else job.settings.loss.at_zero
     worse = None if evaluation is None else worse_than_nothing(zero, evaluation.objective)

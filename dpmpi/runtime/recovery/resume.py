@@ -64,7 +64,7 @@ def resume(world: Transport, path: Path, given: dict[str, Any]) -> tuple[Setting
 
 
 def _own_past(directory: RunDirectory, given: dict[str, Any], world: Transport) -> tuple[Settings, Past, int]:
-    """Return what this process's own files say of a run: its settings, its past, and the round that all ranks had."""
+    """Return a run's settings, its past and the last common round, as this process's own files have them."""
     path = directory.path
     if "out" in given:
         raise ConfigError(f"--resume goes on in {path} itself: leave out --out")
