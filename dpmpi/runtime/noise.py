@@ -89,10 +89,7 @@ class LocalNoise(_Noise):
 
     def price(self, sigma: float, width: int) -> Pricing:
         """Return how releases under noise of standard deviation `sigma` are written down."""
-        price = replace(pricing(self.kind, sigma, width), records=self.records, rows=self.rows)
-        if self.l1_ratio is None or price.kind != "laplace":
-            return price
-        return replace(price, ratio=self.l1_ratio, coordinates=int(self.l1_ratio**2 * (1 + 2.0**-50)))
+        return replace(pricing(self.kind, sigma, width, self.l1_ratio), records=self.records, rows=self.rows)
 
     def mechanism(self, sigma: float, key: bytes, width: int, ranks: int, stream: str = "noise") -> Mechanism:
         """Return the mechanism of one of `ranks` ranks, which draws from this stream of its key."""
