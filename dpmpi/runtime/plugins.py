@@ -214,7 +214,7 @@ def _load(where: str, pinned: str | None = None) -> Plugin:
 
 
 def _plugin(where: str, digest: str, module: ModuleType, classes: Sequence[Any] = ()) -> Plugin:
-    """Return the methods and losses of a module, or of `classes`; raise `ConfigError` for one that cannot be used."""
+    """Return what a module defines, or these `classes` of it; raise `ConfigError` for what cannot be used."""
     found: dict[str, type[Method]] = {}
     losses: dict[str, type[Loss]] = {}
     for cls in classes or list(vars(module).values()):

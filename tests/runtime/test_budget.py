@@ -370,10 +370,12 @@ def test_what_is_proven_for_chosen_runs_of_other_noise():
 
 
 @pytest.mark.parametrize("noise", [("momentum",), ("momentum", "--batch", 40), ("ldp-gd", "--mechanism", "laplace")])
-def test_noise_beyond_what_can_be_squared_ends_no_run(tmp_path, noise):
+def test_noise_beyond_what_can_be_squared_ends_no_run(tmp_path, capsys, noise):
     flags = ("--lipschitz", 1e-200, "--noise", 1, "--rounds", 3, "--ledger", tmp_path / "ledger", "--algorithm", *noise)
     for i in range(2):
         found = run(tmp_path / f"run-{i}", *flags)
+    said = capsys.readouterr().out.split("  privacy ")[-1]
+    assert ("NOT PRIVATE: no finite epsilon" in said) == (not found["privacy"]["private"]) == ("--batch" in noise)
     laplace = found["privacy"]["laplace"]
     assert (laplace is not None) == ("laplace" in noise)
     assert all(value < 1e-4 for value in (laplace or {}).values())

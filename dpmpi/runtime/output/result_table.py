@@ -44,7 +44,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("WARNING", (summary["verdict"] or {}).get("afterwards")),
         ("relative error", _number(summary["error"], ".3e")),
         ("consensus error", _number(summary["consensus_error"], ".3e")),
-        ("privacy", _privacy(privacy)),
+        ("privacy", _privacy(summary)),
         ("with earlier runs", _all_runs(summary["per_rank"])),
         ("secrecy", _secrecy(summary["secrecy"])),
         ("counted otherwise", _otherwise(privacy["laplace"])),
@@ -159,13 +159,14 @@ def _number(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)
 
 
-def _privacy(privacy: dict[str, Any]) -> str:
+def _privacy(summary: Mapping[str, Any]) -> str:
+    privacy = summary["privacy"]
     if privacy["insecure_noise"]:
         return "NOT PRIVATE: repeatable noise (--insecure-noise-seed)"
-    if not privacy["private"]:
+    if any(record["sigma"] is None for record in summary["per_rank"]):
         return "NOT PRIVATE: no noise (--epsilon or --noise adds it)"
-    if privacy["epsilon"] is None:
-        return "NOT PRIVATE: no finite epsilon can be certified for so little noise"
+    if not privacy["private"]:
+        return "NOT PRIVATE: no finite epsilon can be certified for this noise"
     text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
     if privacy["unit"] != "record":
         text += f"; unit: {privacy['unit']}"
