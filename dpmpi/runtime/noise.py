@@ -109,7 +109,7 @@ class LocalNoise(_Noise):
         return list(levels)
 
     def check_room(self, plan: Plan, sigma: float) -> None:
-        """Accept: noise that is no summand needs no room in a sum."""
+        """Accept: noise that is not part of a sum needs no room in it."""
 
     def mean_deviation(self, levels: Sequence[float]) -> float:
         """Return the deviation of the mean over the ranks, if these are the levels that they need."""
@@ -234,7 +234,7 @@ class PairNoise(_Noise):
         return math.hypot(*(sigma / self.known_gain for sigma in sigmas))
 
     def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
-        """Return the mechanism with the noise that a rank shares with its neighbours; all of it if it has none."""
+        """Return the mechanism with the noise that a rank shares with its neighbours; as it is without any."""
         if not mechanism.sigma or seat is None:
             return mechanism
         assert isinstance(mechanism, NoiseMechanism)  # noqa: S101 - there is noise

@@ -177,7 +177,7 @@ def last_header(ledger: Path, key: str, value: str) -> dict[str, Any] | None:
 def regroup(
     settings: Settings, before: Past, kept: Sequence[Snapshot], transport: World
 ) -> tuple[World, Meeting, Past] | None:
-    """Return a transport among those who are left and can reach each other, and what they bring with them.
+    """Return a transport among the survivors that can reach each other, and the past that they bring with them.
 
     None for a rank that cannot be reached by the largest group. `before` says who they were, `kept` are this rank's
     snapshots. The ranks go back to the last round of which all have one; what they released since then is charged, and
@@ -219,7 +219,7 @@ def fewest_ranks(settings: Settings, origin: int) -> int:
 
 
 def check_crowd(settings: Settings, after: Past) -> None:
-    """Raise `ProtocolError`, on all who are left alike, if they are too few for noise in their sum."""
+    """Raise `ProtocolError` on all survivors if they are too few for noise in their sum."""
     fewest = fewest_ranks(settings, after.origin)
     if len(after.names) < fewest:
         raise ProtocolError(
@@ -229,7 +229,7 @@ def check_crowd(settings: Settings, after: Past) -> None:
 
 
 def quorate(left: Sequence[int], size: int) -> bool:
-    """Return whether those who are left may go on: more than half, or half with the first rank.
+    """Return whether the survivors may go on: more than half, or half with the first rank.
 
     A cut network leaves two groups that take each other for dead. Both going on would spend twice and write one result.
     """
