@@ -107,7 +107,7 @@ class DpAdmm(Averaging):
         self.remember(agent, z, state.total, t)
 
     def regroup(self, agent: Agent, state: State) -> Steps:
-        """Forget the multipliers, which add up to zero no more; the centre is the mean of those who are left."""
+        """Forget the multipliers, which no longer add up to zero; the centre is the mean of the survivors."""
         state.gamma.fill(0.0)
         yield Sum(public(state.w, because=WHY_PUBLIC), out=state.z)
         state.z /= agent.size

@@ -101,7 +101,7 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _opened(file: Path) -> Any:
-    """Return what a rank left in a file; None if it left none."""
+    """Return the answer that a rank left in a file; None if there is none."""
     return pickle.loads(file.read_bytes()) if file.exists() else None  # noqa: S301 - of the same user
 
 

@@ -12,8 +12,8 @@ from dpmpi.core import Array
 from dpmpi.errors import ConfigError
 from dpmpi.model import Model, PrivacyStatement
 from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.output.result_table import table
 from dpmpi.runtime.output.results import Run, read_run
-from dpmpi.runtime.output.summary import table
 
 
 class Result:

@@ -239,7 +239,7 @@ def _source(call: Call) -> Arrays:
     """Return the arrays as a source, whose options are not known yet."""
     text = "" if call.codebook is None else read_text(Path(call.codebook), "the codebook")
     if text:
-        parse_codebook(text, str(call.codebook))  # raises if it is none
+        parse_codebook(text, str(call.codebook))  # raises if it is not a codebook
     return Arrays(SourceOptions(), call.parts, text)
 
 

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         names = "file names, with {rank}" if action is shard else "a .npz or .svm file; with --ranks names with {rank}"
         action.add_argument("--out", required=True, metavar="FILE", help=names)
         action.add_argument("--seed", type=int, help="the shared seed: shuffles the rows (default: 0)")
-        action.add_argument("--samples", type=int, metavar="N", help="use only so many rows in total")
+        action.add_argument("--samples", type=int, metavar="N", help="use only N rows in total")
         deals = "who has which rows: even, sorted, dirichlet:ALPHA or sizes:A,B,... (default: even)"
         action.add_argument("--deal", metavar="DEAL", help=deals)
         action.add_argument("--normalize", action=argparse.BooleanOptionalAction, default=True)

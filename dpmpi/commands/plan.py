@@ -13,13 +13,14 @@ from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
 from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.releases import spent_epsilon, tally
-from dpmpi.runtime.config import flag_of
+from dpmpi.privacy.spending import largest_known
 from dpmpi.runtime.cost.dry_run import Hosts
 from dpmpi.runtime.cost.fit import CONSTANTS, Fit, load
 from dpmpi.runtime.cost.model import Link, pattern_of, seconds, sizes
 from dpmpi.runtime.curious import curious_figures, parse_curious
 from dpmpi.runtime.flags import from_values, make_parser, named_plugins
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.options import flag_of
 from dpmpi.runtime.plan import Plan, make_plan, noise_levels
 from dpmpi.runtime.settings import Settings
 
@@ -44,7 +45,6 @@ def figures(plan: Plan, dimension: int | None, curious: str | None = None) -> di
     plan.settings.noise.check_room(plan, max(sigmas))
     kinds = {(plan.terms(rank), sigma) for rank, sigma in enumerate(sigmas)}
     epsilons = [spent_epsilon(tally(plan.releases(*kind)), config.delta) for kind in kinds]
-    finite = [epsilon for epsilon in epsilons if epsilon is not None]
     groups = {k: [group_epsilon(tally(plan.releases(*kind)), config.delta, k) for kind in kinds] for k in GROUPS}
     payload = None if dimension is None else sum(plan.payload_bytes(rank) for rank in range(plan.ranks))
     return {
@@ -57,13 +57,10 @@ def figures(plan: Plan, dimension: int | None, curious: str | None = None) -> di
         "records": [min(records), max(records)],
         "active_rounds": [min(active), max(active)],
         "sigma": [min(sigmas), max(sigmas)],
-        "epsilon": max(finite) if len(finite) == len(epsilons) else None,
+        "epsilon": largest_known(epsilons),
         "unit": plan.settings.unit,
         "evaluation": _evaluation(plan, sigmas),
-        "epsilon_of_groups": {
-            str(k): None if None in found else max(each for each in found if each is not None)
-            for k, found in groups.items()
-        },
+        "epsilon_groups": {str(k): largest_known(found) for k, found in groups.items()},
         "epsilon_theorem": plan.claimed_epsilon(min(sigmas)),
         "delta": config.delta,
         "calibration": config.calibration if config.epsilon is not None else None,
@@ -134,7 +131,7 @@ def show_predicted(found: dict[str, Any]) -> str:
 
 
 def show_curious(found: dict[str, Any]) -> str:
-    """Return what the curious ranks learn of each other rank's records, as a table."""
+    """Return a table of the epsilons of all ranks' records against the curious ranks."""
     lines = []
     for one in found["sets"]:
         who = ("rank " if len(one["curious"]) == 1 else "ranks ") + ", ".join(map(str, one["curious"]))
@@ -170,14 +167,14 @@ def show(plan: dict[str, Any]) -> str:
         "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified",
     }
     if plan["pair_noise"] is not None:
-        rows["noise of pairs"] = _cancelling(**plan["pair_noise"])
+        rows["noise of pairs"] = _cancelling(plan["pair_noise"])
     if plan["unit"] != "record":
         rows["unit"] = plan["unit"]
     if (found := plan["evaluation"]) is not None:
         rows["evaluation"] = (
             f"epsilon {found['epsilon']:.4g} on {found['rows']:,} other rows, noise of {found['noise']:.3g} rows a cell"
         )
-    groups = {k: value for k, value in plan["epsilon_of_groups"].items() if value is not None}
+    groups = {k: value for k, value in plan["epsilon_groups"].items() if value is not None}
     if groups:
         rows["of one person"] = ", ".join(f"{k} records: epsilon {value:.3g}" for k, value in groups.items())
     if plan["derived"] is not None:
@@ -197,10 +194,11 @@ def show(plan: dict[str, Any]) -> str:
     return "\n".join([table, *more])
 
 
-def _cancelling(kappa: float, colluders: int, gain: float, search: str) -> str:
-    """Return in words what noise between neighbours leaves in the mean."""
-    who = {0: "against outsiders", 1: "whichever rank colludes"}.get(colluders, f"whichever {colluders} ranks collude")
-    return f"cancels in the mean: {1.0 / gain:.2g} of local noise there, {who} ({search})"
+def _cancelling(found: Mapping[str, Any]) -> str:
+    """Return the share of noise between neighbours that is left in the mean, in words."""
+    n = found["colluders"]
+    who = {0: "against outsiders", 1: "whichever rank colludes"}.get(n, f"whichever {n} ranks collude")
+    return f"cancels in the mean: {1.0 / found['gain']:.2g} of local noise there, {who} ({found['search']})"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -55,7 +55,7 @@ class Terms:
     """How much of a disagreement one mix leaves: the second largest |eigenvalue| of W, for methods that accelerate; 1
     for others, and where edges change."""
     weight: float = 1.0
-    """f_i is so many times the mean loss of the rank's records; the mean over the ranks is 1."""
+    """f_i is this many times the mean loss of the rank's records; the mean over the ranks is 1."""
     largest_weight: float = 1.0
     """The largest weight of any rank."""
     scores: int = 1

@@ -50,7 +50,7 @@ def exposed(groups: Sequence[Iterable[int]], size: int, colluders: Iterable[int]
 
 
 def masked_view(size: int, pairs: Iterable[Pair], colluders: Iterable[int]) -> list[dict[Hashable, int]]:
-    """Return what colluders see: every masked summand y_i, and their own summands and masks.
+    """Return the colluders' view: every masked summand y_i, and their own summands and masks.
 
     Summands are named by their ranks, masks by their pairs. Whatever is added up on the way is a combination of these.
     """

@@ -36,7 +36,7 @@ USUAL_CONNECTIVITY = 4
 
 
 def connectivity(size: int, colluders: int) -> int:
-    """Return the connectivity of the mask graph of so many ranks: `USUAL_CONNECTIVITY`, or what c colluders take."""
+    """Return the connectivity of the mask graph of `size` ranks: `USUAL_CONNECTIVITY`, or what the colluders take."""
     return min(size - 1, max(colluders + 1, USUAL_CONNECTIVITY))
 
 

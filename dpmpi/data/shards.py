@@ -125,7 +125,7 @@ def make_shard(
 
 
 def _declared(options: SourceOptions, said: Task | None) -> Task:
-    """Return what private labels are; raise `ConfigError` if nobody says it."""
+    """Return the task that private labels are declared for; raise `ConfigError` without a declaration."""
     if said is not None:
         return options.declared.with_declared(said)
     task = options.declared.known()

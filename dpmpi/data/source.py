@@ -163,7 +163,7 @@ class Source:
         return None
 
     def declared_task(self, survey: Survey | None) -> Task | None:
-        """Return what the labels are; None if only those who have the records know, or nobody."""
+        """Return the task of the labels; None if it is not known before the records are read."""
         return None if survey is None else self.options.declared.with_labels(survey.labels, survey.span, self.title)
 
     def training_rows(self, survey: Survey) -> int:

@@ -163,7 +163,7 @@ class Synthetic(GeneratedSource):
         return Survey(rows, self.features, labels, rows * self.nonzeros)
 
     def declared_task(self, survey: Survey | None) -> Task:
-        """Return what the labels are, which is known without looking."""
+        """Return the task of the labels, which the options say."""
         kinds: dict[TaskKind, Task] = {
             "binary": Task(),
             "multiclass": Task("multiclass", tuple(map(str, range(self.classes)))),

@@ -121,7 +121,7 @@ def _model(arrays: dict[str, NDArray[Any]]) -> Model:
 
 
 def _task(arrays: dict[str, NDArray[Any]]) -> Task:
-    """Return what the file predicts; files that do not say have the two classes -1 and 1."""
+    """Return the task of a model file; a file without one has the two classes -1 and 1."""
     if "task" not in arrays:
         return Task()
     found = json.loads(str(arrays["task"]))

@@ -31,35 +31,32 @@ Noise of deviation s is added to each cell. The number of rows N is public, so t
 moved by the same amount until they add up to N; everything else is computed from that. Negative cells stay: sums over
 them are unbiased.
 
-Error bars are standard deviations over 400 repetitions: rows drawn with the frequencies that were found, N of them, and
-fresh noise, from a public seed. They cover what N rows say about the people whom they come from, and the noise. Bins
-hide where in them a score lies: for the log loss and the area under the curve what that can change is added. The
-calibration error is a sum of absolute values, which noise makes larger: what noise alone would show is taken off, and
-half of it is part of the error. Of (5) and (6) the variance is taken to be the largest that numbers in [0, 1] of this
-mean can have.
-
-A metric is not told from noise, and null, if its error is at least that of a blind guess in [0, 1] and, where its
-values are not bound to that, two errors from it reach v0, the value of a model that has learned nothing:
-
-    shares (accuracy, f1, auc ...)   error >= 1 / sqrt 12                                                           (8)
-    means of (5), (6)                error of the mean, which lies in [0, 1], >= 1 / sqrt 12                        (9)
-    R^2                              error >= 1 / sqrt 12      and |value - v0| <= 2 error,  v0 = 0                (10)
-    log loss                         error >= log K / sqrt 12  and |value - v0| <= 2 error,  v0 = log K            (11)
-
-Means over classes of shares that are noise have smaller errors than that: where the accuracy is null, all metrics of
-the same counts are.
+`error_bars.py` says how sure a metric is, and when it is not told from noise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.model.error_bars import (
+    BLIND,
+    REPETITIONS,
+    Metrics,
+    adding_up,
+    drawn_again,
+    mean_known,
+    nothing,
+    share,
+    told_from_noise,
+    with_deviations,
+    with_errors,
+    without_floor,
+)
 from dpmpi.model.metrics import CALIBRATION_BINS, INNER_EDGES, probability_bin
 from dpmpi.problem.task import Task
 
@@ -71,14 +68,8 @@ CALIBRATED = np.concatenate(([0], np.searchsorted(EDGES, INNER_EDGES) + 1))
 LOSS_EDGES = np.array((0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1, 1.25, 1.5, 1.8, 2.1, 2.5, 3, 3.6, 4.5, 6))
 """The bins of (4)."""
 LARGEST_DEVIANCE = 10.0
-REPETITIONS = 400
-BLIND = 1.0 / math.sqrt(12.0)
-"""The error of a guess in [0, 1] that knows nothing."""
 _SEED = 0x6470_6D70
 _OUTER = 1.0  # how far beyond the last edge the scores of an outer bin are taken to lie, and to be spread
-
-Metrics: TypeAlias = dict[str, Array]
-"""Metrics by name: of one histogram each a number, of many an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +126,15 @@ class Statistics:
         means = noisy / rows
         spread = np.sqrt(np.clip(means * (1.0 - means), 0.0, 0.25) / rows + (deviation / rows) ** 2)
         drawn = means + spread * draw.standard_normal((REPETITIONS, 4))
-        found = _with_errors(self._number_metrics(means), self._number_metrics(drawn))
+        found = with_errors(self._number_metrics(means), self._number_metrics(drawn))
         if "rmse" in found:  # a root is steep where little is left beside the noise
             ends = [self._number_metrics(means + side * spread)["rmse"] for side in (-2.0, 2.0)]
             reach = max(abs(float(end) - found["rmse"]["value"]) for end in ends)
             found["rmse"]["error"] = max(found["rmse"]["error"], 0.5 * reach)
         for name, wide in zip(("deviance" if self.task.kind == "counts" else "rmse", "mae"), spread, strict=False):
-            found[name] = _nothing() if wide >= BLIND else found[name]  # (9)
+            found[name] = nothing() if wide >= BLIND else found[name]  # (2) of error_bars.py
         if "r2" in found:
-            found |= _told_from_noise({"r2": found["r2"]}, 2)
+            found |= told_from_noise({"r2": found["r2"]}, 2)
         return {"metrics": found}
 
     # --- K classes ---------------------------------------------------------------------------------------------------
@@ -165,18 +156,18 @@ class Statistics:
         return np.split(counts, np.cumsum(self._sizes)[:-1], axis=-1)
 
     def _class_figures(self, noisy: Array, rows: int, deviation: float, draw: np.random.Generator) -> dict[str, Any]:
-        parts = [_adding_up(part, rows) for part in self._split(noisy)]
-        drawn = [_drawn(part, rows, deviation, draw) for part in parts]
-        floor = self._calibration(_drawn(_calibrated(parts[1]), rows, deviation, draw), rows)
+        parts = [adding_up(part, rows) for part in self._split(noisy)]
+        drawn = [drawn_again(part, rows, deviation, draw) for part in parts]
+        floor = self._calibration(drawn_again(_calibrated(parts[1]), rows, deviation, draw), rows)
         found = self._class_metrics(parts, rows)
-        metrics = _with_errors(found, self._class_metrics(drawn, rows))
+        metrics = with_errors(found, self._class_metrics(drawn, rows))
         if self.probable:
-            metrics["calibration_error"] = _without_floor(
+            metrics["calibration_error"] = without_floor(
                 self._calibration(parts[1], rows), self._calibration(drawn[1], rows), floor
             )
         k = len(self.task.classes)
         table, spread = parts[0].reshape(k, k), drawn[0].std(axis=0).reshape(k, k)
-        metrics = _told_from_noise(metrics, k)
+        metrics = told_from_noise(metrics, k)
         return {"metrics": metrics, "confusion": {"value": table.tolist(), "error": spread.tolist()}}
 
     def _class_metrics(self, parts: list[Array], rows: int) -> Metrics:
@@ -185,14 +176,14 @@ class Statistics:
         hits, true, said = np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1), table.sum(axis=-2)
         few = k * k <= 2 * CALIBRATION_BINS  # the sum over fewer cells has less noise
         count = hits.sum(axis=-1) if few else right[..., CALIBRATION_BINS:].sum(axis=-1)
-        recall, precision, f1 = _share(hits, true), _share(hits, said), _share(2.0 * hits, true + said)
+        recall, precision, f1 = share(hits, true), share(hits, said), share(2.0 * hits, true + said)
         found = {
             "accuracy": count / rows,
             "majority": true.max(axis=-1) / rows,
-            "balanced_accuracy": _mean_known(recall),
-            "precision": _mean_known(precision),
-            "recall": _mean_known(recall),
-            "f1": _mean_known(f1),
+            "balanced_accuracy": mean_known(recall),
+            "precision": mean_known(precision),
+            "recall": mean_known(recall),
+            "f1": mean_known(f1),
         }
         if self.probable:
             ends = np.concatenate(([0.0], LOSS_EDGES, [LOSS_EDGES[-1] + 2 * _OUTER]))
@@ -263,15 +254,15 @@ def _binary_metrics(h: Array, rows: int) -> Metrics:
     fn, tp = second[..., :middle].sum(axis=-1), second[..., middle:].sum(axis=-1)
     below = np.cumsum(first, axis=-1) - first
     pairs = (second * (below + (0.5 + 0.5 * np.minimum(_INNER, 0.5)) * first)).sum(axis=-1)
-    recall, other = _share(tp, tp + fn), _share(tn, tn + fp)
+    recall, other = share(tp, tp + fn), share(tn, tn + fp)
     return {
         "accuracy": (tp + tn) / rows,
         "majority": np.maximum(tp + fn, tn + fp) / rows,
         "balanced_accuracy": 0.5 * (recall + other),
-        "precision": _share(tp, tp + fp),
+        "precision": share(tp, tp + fp),
         "recall": recall,
-        "f1": _share(2.0 * tp, 2.0 * tp + fp + fn),
-        "auc": _share(pairs, (tp + fn) * (tn + fp)),
+        "f1": share(2.0 * tp, 2.0 * tp + fp + fn),
+        "auc": share(pairs, (tp + fn) * (tn + fp)),
     }
 
 
@@ -288,24 +279,24 @@ def _calibration(h: Array, rows: int) -> Array:
 def _binary_figures(
     noisy: Array, rows: int, deviation: float, draw: np.random.Generator, *, probable: bool
 ) -> dict[str, Any]:
-    h = _adding_up(noisy.reshape(-1), rows).reshape(2, BINS)
-    drawn = _drawn(h.reshape(-1), rows, deviation, draw).reshape(-1, 2, BINS)
+    h = adding_up(noisy.reshape(-1), rows).reshape(2, BINS)
+    drawn = drawn_again(h.reshape(-1), rows, deviation, draw).reshape(-1, 2, BINS)
     found, again, shares = _binary_metrics(h, rows), _binary_metrics(drawn, rows), np.clip(h, 0.0, None) / rows
     both = shares.sum(axis=1)
     hidden = {"auc": float((shares[0] * shares[1] * 0.5 * np.minimum(_INNER, 0.5)).sum() / max(both.prod(), 1e-12))}
     if probable:
         found["log_loss"], again["log_loss"] = _log_loss(h, rows), _log_loss(drawn, rows)
         hidden["log_loss"] = float((shares * _SLOPES * _WIDTHS).sum() / 8.0)
-    metrics = _with_errors(found, again, hidden)
-    told: dict[str, Any] = {"metrics": metrics, "confusion": _told(_confusion(h), _confusion(drawn))}
+    metrics = with_errors(found, again, hidden)
+    told: dict[str, Any] = {"metrics": metrics, "confusion": with_deviations(_confusion(h), _confusion(drawn))}
     curves = zip(("fpr", "tpr"), _roc(h), _roc(drawn), strict=True)
-    told["roc"] = {name: _told(curve, more) for name, curve, more in curves}
+    told["roc"] = {name: with_deviations(curve, more) for name, curve, more in curves}
     if probable:
         right = np.stack([(1.0 - _PROBABILITIES), _PROBABILITIES]) * np.clip(h.sum(axis=0), 0.0, None)
-        floor = _calibration(_drawn(right.reshape(-1), rows, deviation, draw).reshape(-1, 2, BINS), rows)
-        metrics["calibration_error"] = _without_floor(_calibration(h, rows), _calibration(drawn, rows), floor)
-        told["calibration"] = {"predicted": _PROBABILITIES.tolist(), **_told(_observed(h), _observed(drawn))}
-    told["metrics"] = _told_from_noise(metrics, 2)
+        floor = _calibration(drawn_again(right.reshape(-1), rows, deviation, draw).reshape(-1, 2, BINS), rows)
+        metrics["calibration_error"] = without_floor(_calibration(h, rows), _calibration(drawn, rows), floor)
+        told["calibration"] = {"predicted": _PROBABILITIES.tolist(), **with_deviations(_observed(h), _observed(drawn))}
+    told["metrics"] = told_from_noise(metrics, 2)
     return told
 
 
@@ -319,109 +310,16 @@ def _roc(h: Array) -> tuple[Array, Array]:
     """Return the shares of either class above each edge, from the lowest to the highest."""
     above = np.cumsum(h[..., ::-1], axis=-1)[..., ::-1][..., 1:]
     total = h.sum(axis=-1, keepdims=True)
-    shares = _share(above, total)
+    shares = share(above, total)
     return shares[..., 0, :], shares[..., 1, :]
 
 
 def _observed(h: Array) -> Array:
     """Return the share of the second class in each bin."""
-    return _share(h[..., 1, :], h.sum(axis=-2))
-
-
-# --- noise and errors ------------------------------------------------------------------------------------------------
-
-
-def _adding_up(counts: Array, rows: int) -> Array:
-    """Return counts that add up to the public number of rows, as near to these as possible."""
-    return np.asarray(counts - (counts.sum(axis=-1, keepdims=True) - rows) / counts.shape[-1])
-
-
-def _drawn(counts: Array, rows: int, deviation: float, draw: np.random.Generator) -> Array:
-    """Return what other rows of the same frequencies, and other noise, would have shown."""
-    shares = np.clip(counts, 0.0, None)
-    total = shares.sum()
-    shares = shares / total if total > 0 else np.full(len(counts), 1.0 / len(counts))
-    again = draw.multinomial(rows, shares, REPETITIONS) + deviation * draw.standard_normal((REPETITIONS, len(counts)))
-    return _adding_up(again, rows)
-
-
-def _share(part: Array, whole: Array) -> Array:
-    """Return part / whole in [0, 1]; NaN where noise leaves no whole."""
-    known = whole > 0
-    return np.where(known, np.clip(part / np.where(known, whole, 1.0), 0.0, 1.0), np.nan)
-
-
-def _mean_known(values: Array) -> Array:
-    """Return the mean over the last axis of what is known; NaN if nothing is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=-1)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=-1) / np.maximum(count, 1), np.nan)
-
-
-def _with_errors(found: Metrics, again: Metrics, hidden: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Return each metric with its error; None for one of which noise leaves nothing.
-
-    The largest of several shares is too large in the mean: by about as much as it is in the repetitions.
-    """
-    told: dict[str, Any] = {}
-    for name, value in found.items():
-        if np.isnan(value):
-            told[name] = _nothing()
-            continue
-        spread = math.hypot(_deviation(again[name], float(value)), (hidden or {}).get(name, 0.0))
-        spread += abs(float(again[name].mean() - value)) if name == "majority" else 0.0
-        most = 1.0 if name in ("accuracy", "majority") else math.inf
-        least = 0.0 if name in ("accuracy", "majority", "log_loss") else -math.inf
-        told[name] = {"value": min(max(float(value), least), most), "error": spread}
-    return told
-
-
-def _told_from_noise(metrics: dict[str, Any], classes: int) -> dict[str, Any]:
-    """Return the metrics with None for those of (8), (10) and (11), and for all if the accuracy is one of them."""
-    noise = {name for name, one in metrics.items() if one["value"] is None or _is_noise(name, classes, **one)}
-    noise |= set(metrics) if "accuracy" in noise else set()
-    return {name: _nothing() if name in noise else one for name, one in metrics.items()}
-
-
-def _is_noise(name: str, classes: int, value: float, error: float) -> bool:
-    """Return whether (8), (10) or (11) holds."""
-    if name in ("r2", "log_loss"):
-        width, v0 = (1.0, 0.0) if name == "r2" else (math.log(classes), math.log(classes))
-        return error >= BLIND * width and abs(value - v0) <= 2.0 * error
-    return error >= BLIND
-
-
-def _nothing() -> dict[str, None]:
-    return {"value": None, "error": None}
-
-
-def _deviation(again: Array, value: float) -> float:
-    """Return how far repetitions are from the value, in the mean; one that has no value is off by 1/2."""
-    off = np.where(np.isnan(again), 0.5, again - value)
-    return float(np.sqrt(np.mean(off**2)))
-
-
-def _without_floor(found: Array, again: Array, floor: Array) -> dict[str, float]:
-    """Return a sum of absolute values without what noise alone would show, and its error."""
-    least = float(floor.mean())
-    value = math.sqrt(max(float(found) ** 2 - least**2, 0.0))
-    return {"value": value, "error": math.hypot(float(again.std()), 0.5 * least)}
+    return share(h[..., 1, :], h.sum(axis=-2))
 
 
 def _calibrated(counts: Array) -> Array:
     """Return (3) of a model that is right as often as it says, with as many rows in each bin."""
     each = np.clip(counts[:CALIBRATION_BINS] + counts[CALIBRATION_BINS:], 0.0, None)
     return np.concatenate([(1.0 - _SURE) * each, _SURE * each])
-
-
-def _told(value: Array, again: Array) -> dict[str, Any]:
-    """Return numbers and their deviations, JSON-ready."""
-    error: Array = np.nanstd(again, axis=0) if again.size else np.zeros_like(value)
-    return {"value": _listed(value), "error": _listed(error)}
-
-
-def _listed(values: Array) -> Any:
-    """Return nested lists with None for what is not known."""
-    if values.ndim:
-        return [_listed(one) for one in values]
-    return None if np.isnan(values) else float(values)

@@ -70,7 +70,7 @@ def class_codes(task: Task, labels: Array) -> NDArray[np.intp]:
 
 
 def ranking(task: Task, scores: Array) -> Array:
-    """Return what AUC sorts by: the score, or for each of K classes the log odds log(p / (1 - p)), which rise with p.
+    """Return the keys that AUC sorts by: scores, or for each of K classes the log odds log(p / (1 - p)), rising with p.
 
     They are s_k - log sum over j != k of exp(s_j).
     """

@@ -16,7 +16,7 @@ class PrivacyStatement:
     epsilon: float | None = None
     delta: float | None = None
     unit: str = "record"
-    """What is protected: a record, or a person with all of at most so many records."""
+    """What is protected: a record, or a person with at most a stated number of records."""
     adversary: str = "wire"
     """Who may look: `wire` is everybody who sees all messages, the model included."""
     noise_in: str = "local"

@@ -188,7 +188,7 @@ class Transport(Protocol):
         """
 
     def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
-        """Begin the same with as many bytes to every rank; calling the result waits for it."""
+        """Begin the same with messages of one length; calling the result waits for it."""
 
     def vote(self, wishes: Array) -> Callable[[], Array]:
         """Begin to agree on the largest of all processes' wishes, entry by entry; calling the result waits for it."""
@@ -229,7 +229,7 @@ class Layer:
         return self.inside.swap(messages, theirs)
 
     def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
-        """Begin to send every rank its own bytes, as many to each."""
+        """Begin to send every rank its own bytes, all of one length."""
         return self.inside.swap_alike(messages)
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class World(Transport, Protocol):
     """Told once in a long wait: the round, for whom, and the seconds so far."""
 
     def shrink(self) -> tuple[World, list[int]]:
-        """Return the transport among the ranks that live, and who of this one they are, in their new order."""
+        """Return the transport among the surviving ranks, and their numbers in this one, in their new order."""
 
     def among(self, chosen: Sequence[int]) -> World | None:
         """Return a transport among some of the ranks, in this order; None on the others."""

@@ -172,7 +172,7 @@ def finish(process: Popen[str], limit: float | None = None, ready: Callable[[], 
 
 
 def end(process: Popen[str]) -> tuple[str, str]:
-    """End a process and its group: who is asked takes its ranks down, who is deaf is killed. Return what it wrote."""
+    """End a process and its group, by SIGTERM and if need be by SIGKILL; return its output."""
     from subprocess import TimeoutExpired  # noqa: PLC0415
 
     said: tuple[str | None, str | None] = (None, None)

@@ -198,7 +198,7 @@ def _stages(size: int, words: int) -> Stages:
 
 
 def choose(wanted: str, complete: bool, size: int, payload: int) -> str:
-    """Return the route of vectors of so many bytes: tree, butterfly or direct, by (2) where it is not asked for."""
+    """Return the route of vectors of `payload` bytes: tree, butterfly or direct, by (2) where it is not asked for."""
     if wanted != "auto":
         return wanted
     if not complete or (size > FLAT and payload <= SHORT_BYTES):
@@ -208,14 +208,14 @@ def choose(wanted: str, complete: bool, size: int, payload: int) -> str:
 
 
 def butterfly_sent(size: int, payload: int) -> Sent:
-    """Return what each rank sends in a butterfly."""
+    """Return the messages and bytes that each rank sends in a butterfly."""
     stages, block = plan_stages(size, payload), 8 * block_words(size, payload)
     messages = sum(len(stage.offsets) for stage in stages)
     return Sent(2 * messages, 2 * sum(len(s.offsets) * s.width for s in stages) * block, 2 * len(stages))
 
 
 def all_sent(route: str, size: int, payload: int) -> tuple[int, int]:
-    """Return the messages and the bytes of numbers that all ranks send in a sum of vectors of so many bytes."""
+    """Return the messages and the bytes of numbers that all ranks send in a sum of vectors of `payload` bytes."""
     if route == "butterfly":
         one = butterfly_sent(size, payload)
         return size * one.messages, size * one.payload
@@ -248,11 +248,11 @@ class Routes:
         return spanning_tree(self.graph)
 
     def of(self, payload: int) -> str:
-        """Return the route of vectors of so many bytes: tree, butterfly or direct."""
+        """Return the route of vectors of `payload` bytes: tree, butterfly or direct."""
         return choose(self.wanted, self.complete, self.graph.size, payload)
 
     def sent(self, rank: int, payload: int) -> Sent:
-        """Return what a rank sends in a sum of vectors of so many bytes."""
+        """Return the messages and bytes that a rank sends in a sum of vectors of `payload` bytes."""
         n, route = self.graph.size, self.of(payload)
         if route == "butterfly":
             return butterfly_sent(n, payload)

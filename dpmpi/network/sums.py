@@ -50,7 +50,7 @@ def payload_of(length: int, wire: str) -> int:
 
 
 def make_adder(transport: Transport, rank: int, routes: Routes | None, length: int, wire: str) -> Adder:
-    """Return what adds up vectors of `length` numbers that travel as `wire` says; without routes, directly."""
+    """Return the adder of vectors of `length` numbers that travel as `wire` says; without routes, a direct one."""
     name = "direct" if routes is None else routes.of(payload_of(length, wire))
     if routes is not None and name == "tree":
         return TreeAdder(transport, rank, routes.tree, length, wire)

@@ -16,9 +16,9 @@ from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
 from dpmpi.privacy.renyi import composed_divergences, divergences, epsilon_conversion, needs_integers
 from dpmpi.privacy.spending import (
     Spending,
-    by_parts,
     gaussian_mu,
     inverse_square,
+    largest_of_parts,
     pure_sum,
     release_group,
     release_groups,
@@ -81,11 +81,10 @@ def filter_epsilon(spending: Spending, delta: float, order: float) -> float | No
     DP where all are Gaussian on all records, else Renyi divergence at the order that was fixed before the first of
     them. The accountants' figure for the same tally can be smaller, and holds only for what was fixed in advance.
     """
-    parts = by_parts(spending)
-    if len(parts) > 1:
-        each = [filter_epsilon(part, delta, order) for part in parts]
-        known = [epsilon for epsilon in each if epsilon is not None]
-        return max(known) if len(known) == len(each) else None
+    return largest_of_parts(spending, lambda part: _filter_epsilon(part, delta, order))
+
+
+def _filter_epsilon(spending: Spending, delta: float, order: float) -> float | None:
     groups = release_groups(spending)
     mu = gaussian_mu(groups)
     if mu is not None:
@@ -105,4 +104,5 @@ def best_order(plan: Spending, eps: float, delta: float) -> float:
     budget = eps - epsilon_conversion(orders, delta)
     if not groups or np.max(budget) <= 0:
         raise ConfigError(f"expected releases and a budget, found none at epsilon {eps}, delta {delta}: raise either")
-    return float(orders[np.argmax(budget / total)])
+    with np.errstate(divide="ignore", over="ignore"):  # releases under so much noise cost nothing
+        return float(orders[np.argmax(budget / total)])

@@ -17,20 +17,22 @@ from __future__ import annotations
 import math
 
 from dpmpi.privacy.gdp import gdp_epsilon
-from dpmpi.privacy.spending import Spending, by_parts, gaussian_mu, pure_sum, release_groups
+from dpmpi.privacy.spending import Spending, by_parts, gaussian_mu, largest_of_parts, pure_sum, release_groups
 
 GROUPS = (2, 5, 10)
 """The numbers of records of one person that are reported."""
+GAUSSIAN = ("gaussian", "discrete-gaussian")
+"""The noise of (1)."""
 
 
 def group_epsilon(spending: Spending, delta: float, k: int) -> float | None:
     """Return the epsilon at `delta` for `k` records at once; None where it has no closed form, or is infinite."""
-    parts = by_parts(spending)
-    if len(parts) > 1:
-        each = [group_epsilon(part, delta, k) for part in parts]
-        known = [epsilon for epsilon in each if epsilon is not None]
-        same = len({event.noise in ("gaussian", "discrete-gaussian") for event in spending}) == 1
-        return max(known) if same and len(known) == len(each) else None
+    if len(by_parts(spending)) > 1 and len({event.noise in GAUSSIAN for event in spending}) > 1:
+        return None
+    return largest_of_parts(spending, lambda part: _group_epsilon(part, delta, k))
+
+
+def _group_epsilon(spending: Spending, delta: float, k: int) -> float | None:
     groups = release_groups(spending)
     mu = gaussian_mu(groups)
     found = k * pure_sum(groups) if mu is None else gdp_epsilon(k * mu, delta)  # (2), infinite for other noise; (1)

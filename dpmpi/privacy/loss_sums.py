@@ -129,7 +129,7 @@ def _bounds(parts: Sequence[_Grid], h: float, delta: float) -> tuple[float, floa
 
 
 def _edge(parts: Sequence[_Grid], h: float, spare: float, side: int) -> float:
-    """Return what the sum of the grid losses does not pass on this side, except with probability `spare`: Chernoff."""
+    """Return a Chernoff bound on this side of the sum of the grid losses, which fails with probability `spare`."""
     best = math.inf
     widest = max(max(-part.first, 1) for part in parts) * h
     found = [np.flatnonzero(part.masses) for part in parts]

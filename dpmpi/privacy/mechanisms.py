@@ -70,14 +70,24 @@ class Pricing:
         return ReleaseEvent(self.kind, b, whole, sampling, coordinates, dimension, rows=self.rows)
 
 
-def pricing(kind: str, sigma: float, dimension: int) -> Pricing:
-    """Return the pricing of noise of standard deviation `sigma` per coordinate, by (1) to (3)."""
+def pricing(kind: str, sigma: float, dimension: int, l1_ratio: float | None = None) -> Pricing:
+    """Return the pricing of noise of standard deviation `sigma` per coordinate, by (1) to (3).
+
+    Laplace noise costs in L1: the L1 distance of two values is at most `l1_ratio` times their L2 distance. The default,
+    sqrt(m), holds for all vectors; where at most k coordinates can differ, sqrt(k) does. The event's `coordinates`,
+    l1_ratio^2 rounded down, keeps the L2 distance for the accountants.
+    """
     if sigma == 0.0 or kind == "none":
         return Pricing("none", 0.0)
     if kind == "gaussian":
         return Pricing("gaussian", sigma)
-    if kind == "laplace":  # the L1 distance of two vectors is at most sqrt(m) times their L2 distance
-        return Pricing("laplace", sigma / math.sqrt(2.0), math.sqrt(dimension), dimension)
+    if kind == "laplace":
+        if l1_ratio is None:
+            return Pricing("laplace", sigma / math.sqrt(2.0), math.sqrt(dimension), dimension)
+        if not 1.0 <= l1_ratio < math.inf:
+            raise ConfigError(f"expected an L1 to L2 ratio of at least 1, found {l1_ratio!r}: use sqrt(m)")
+        k = int(l1_ratio**2 * (1 + 2.0**-50))  # the square of a rounded root may fall just short of an integer
+        return Pricing("laplace", sigma / math.sqrt(2.0), l1_ratio, k)
     if kind == "spherical-laplace":
         return Pricing("spherical-laplace", sigma / math.sqrt(dimension + 1.0), dimension=dimension)
     raise _unknown(kind)
@@ -163,22 +173,6 @@ class NoiseMechanism(_Mechanism):
     def streams(self) -> tuple[PrivateStream, ...]:
         """Return the streams that the noise is drawn from."""
         return self.noise.streams()
-
-
-class LaplaceMechanism(NoiseMechanism):
-    """Adds independent Laplace draws, by (2).
-
-    Its cost is in L1: the L1 distance of two values is at most `l1_ratio` times their L2 distance. The default,
-    sqrt(m), holds for all vectors; where at most k coordinates can differ, sqrt(k) does. The event's `coordinates`,
-    l1_ratio^2 rounded down, keeps the L2 distance for the accountants.
-    """
-
-    def __init__(self, sigma: float, noise: LaplaceNoise, l1_ratio: float | None = None) -> None:
-        ratio = math.sqrt(noise.dimension) if l1_ratio is None else l1_ratio
-        if not 1.0 <= ratio < math.inf:
-            raise ConfigError(f"expected an L1 to L2 ratio of at least 1, found {l1_ratio!r}: use sqrt(m)")
-        k = int(ratio * ratio * (1 + 2.0**-50))  # the square of a rounded root may fall just short of an integer
-        super().__init__("laplace", sigma, noise, Pricing("laplace", sigma / math.sqrt(2.0), ratio, k))
 
 
 class DeafMechanism(NoiseMechanism):

@@ -32,7 +32,7 @@ from dpmpi.core import Array
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.accountants import equal_split_pld_epsilon, rdp_epsilon
 from dpmpi.privacy.renyi import zcdp_epsilon
-from dpmpi.privacy.spending import Spending, release_group
+from dpmpi.privacy.spending import Spending, inverse_square, release_group
 
 
 def log_density(x: Array, w: Array) -> Array:
@@ -108,7 +108,7 @@ def laplace_figures(spending: Spending, delta: float) -> dict[str, float]:
     groups = [release_group(event, count) for event, count in spending.items()]
     if any((group.noise, group.kind) != ("laplace", "full") for group in groups):
         raise ConfigError("expected laplace noise on all records, found other releases: use the accountants")
-    rho = math.fsum(group.times / group.z**2 / group.coordinates / 2 for group in groups)
+    rho = math.fsum(inverse_square(group.z, group.times) / group.coordinates / 2 for group in groups)
     return {
         "worst_case": math.fsum(group.times * math.sqrt(group.coordinates) / group.z for group in groups),
         "l1": math.fsum(group.times / group.z for group in groups),

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, get_args
 
@@ -39,19 +39,30 @@ _MOST_GROUPS = 128  # more kinds of sampled releases than this are merged, pessi
 
 
 def charged_to(spending: Spending, part: ReadRows) -> Counter[ReleaseEvent]:
-    """Return what the rows of one part are charged for: the releases that read them, or all rows."""
+    """Return the releases charged to the rows of one part: those that read them, or all rows."""
     return Counter({event: count for event, count in spending.items() if event.rows in ("all", part)})
 
 
 def by_parts(spending: Spending) -> list[Spending]:
-    """Return what each part of the rows is charged for; one tally if no two parts were charged apart, (1)."""
+    """Return the releases charged to each part of the rows; one tally if no two parts were charged apart, (1)."""
     if not {event.rows for event in spending}.issuperset(PARTS):
         return [spending]
     return [charged_to(spending, part) for part in PARTS]
 
 
+def largest_of_parts(spending: Spending, price: Callable[[Spending], float | None]) -> float | None:
+    """Return the largest price of a part, (1); None if a part has none."""
+    return largest_known([price(part) for part in by_parts(spending)])
+
+
+def largest_known(values: Sequence[float | None]) -> float | None:
+    """Return the largest value; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
+
+
 def to_all_rows(spending: Spending) -> Counter[ReleaseEvent]:
-    """Return the releases as if each had read all rows: for whom another cut has put into other parts."""
+    """Return the releases as if each had read all rows: for rows that another split has put into other parts."""
     found: Counter[ReleaseEvent] = Counter()
     for event, count in spending.items():
         found[replace(event, rows="all")] += count

@@ -42,8 +42,9 @@ from dpmpi.core import Array, Query
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.accelerated_gradient import Bounds, minimise
 from dpmpi.problem.batches import Batch, BatchSampler
+from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.losses import Loss
-from dpmpi.problem.rows import Coefficient, Dense, Positions, Rows, WithConstant, check_finite
+from dpmpi.problem.rows import Coefficient, Dense, Positions, Rows, check_finite
 from dpmpi.rng import PrivateStream
 
 

@@ -52,9 +52,10 @@ import numpy as np
 
 from dpmpi.core import Array, Problem
 from dpmpi.errors import ConfigError, DataError
+from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.losses import Loss
 from dpmpi.problem.penalties import Regulariser
-from dpmpi.problem.rows import Rows, WithConstant
+from dpmpi.problem.rows import Rows
 
 Total: TypeAlias = Callable[[Array], None]
 """Replaces a buffer, in place, by its sum over all processes; the same bits on each of them."""

@@ -179,7 +179,7 @@ class Declared:
 
     @classmethod
     def parse(cls, kind: TaskKind | None, classes: str | None, label_range: str | None) -> Declared:
-        """Return what `--task`, `--classes` and `--label-range` say, with the kind that they imply."""
+        """Return the declaration in `--task`, `--classes` and `--label-range`, with the kind that they imply."""
         names = None if classes is None else _names(classes)
         span = None if label_range is None else _span(label_range)
         if names is not None and span is not None:

@@ -7,184 +7,34 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpmpi import __version__
 from dpmpi.core import Agent, Charges, Event, Mechanism, Problem
-from dpmpi.data import Shard, Source, Survey, widen
-from dpmpi.data.codebook import codebook_digest
-from dpmpi.errors import ConfigError, DataError, LedgerError
+from dpmpi.errors import ConfigError, LedgerError
 from dpmpi.network.channel import Transport
-from dpmpi.network.collective import fail_together, in_each_domain, on_all_ranks, on_first_rank
+from dpmpi.network.collective import fail_together, in_each_domain, on_all_ranks
 from dpmpi.network.handshake import Claim, Meeting, Secrets, meet, roster_digest
-from dpmpi.network.transport.meter import Meter, Traffic
-from dpmpi.privacy.events import ReleaseEvent, to_list
+from dpmpi.network.transport.meter import Meter
+from dpmpi.privacy.events import to_list
 from dpmpi.privacy.ledger import Ledger
 from dpmpi.privacy.ledger_proofs import make_key
 from dpmpi.privacy.random_weights import RealisedLosses
-from dpmpi.privacy.releases import later_releases, tally
-from dpmpi.problem.rows import Dense
-from dpmpi.problem.task import Task
 from dpmpi.rng import PrivateStream, rank_key
-from dpmpi.runtime.budget import Account, Ahead, Fits, open_accounts, remember_rows, set_allowances, split_of
-from dpmpi.runtime.config import Config
+from dpmpi.runtime.budget import Ahead, open_accounts, set_allowances, split_of
 from dpmpi.runtime.engine import Engine, Seat
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.job import Job, Past
+from dpmpi.runtime.ledger_owner import remember_rows
+from dpmpi.runtime.loading import load_shards, most_records
 from dpmpi.runtime.noise import PairNoise, Pairs
-from dpmpi.runtime.output.console import say
 from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
 from dpmpi.runtime.recovery.checkpoint import check_snapshot_owner
-from dpmpi.runtime.recovery.snapshot import Snapshot, restore
+from dpmpi.runtime.recovery.snapshot import restore
 from dpmpi.runtime.settings import Settings
-from dpmpi.runtime.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class Past:
-    """What a run that goes on brings with it; that of a run which begins is empty."""
-
-    origin: int
-    """The ranks that the run began with."""
-    names: tuple[int, ...]
-    """Those that are left, by their first numbers: rank k of now is the rank names[k] of then."""
-    run: str | None = None
-    """The run's random name; None if it begins."""
-    round: int = 0
-    snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
-    """Of the ranks in this process, by their numbers now; empty if the run begins, or begins again."""
-    shards: Sequence[Shard] | None = None
-    """Those of the same ranks, if they are at hand."""
-    floor: int = 0
-    """The incarnation is not below this one."""
-    charged: Mapping[int, Mapping[ReleaseEvent, int]] = field(default_factory=dict)
-    """The most that ranks can have charged, by their names; of those that are lost if they ever charged anything."""
-
-    @classmethod
-    def none(cls, ranks: int) -> Past:
-        """Return the past of a run that begins with `ranks` ranks."""
-        return cls(ranks, tuple(range(ranks)))
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the run was started before."""
-        return self.run is not None
-
-    @property
-    def lost(self) -> dict[int, Mapping[ReleaseEvent, int]]:
-        """The most that ranks which were lost can have charged, by their names."""
-        return {name: self.charged.get(name, {}) for name in range(self.origin) if name not in self.names}
-
-    def progress(self, rank: int) -> tuple[int, int]:
-        """Return in how many rounds an agent here was active, and how many releases it made."""
-        if rank not in self.snapshots:
-            return 0, 0
-        agent = self.snapshots[rank].agent
-        return agent["active_rounds"], agent["releases"]
-
-
-@dataclass
-class Job:
-    """What this process needs for its part of a run."""
-
-    run: str
-    """A random name, the same on all ranks."""
-    plan: Plan
-    past: Past
-    engine: Engine
-    meter: Meter
-    shards: Sequence[Shard]
-    accounts: Mapping[int, Account]
-    """Of the ranks here."""
-    known: Sequence[Account]
-    """What is known of every rank's account, not only of those here: what was charged before, and how often."""
-    sigmas: Sequence[float]
-    """The noise's standard deviation of every rank, not only of those here."""
-    evaluation_sigmas: Sequence[float]
-    """That of private evaluations; empty if there are none."""
-    incarnation: int
-    """How often the run was started, or regrouped, before."""
-    made: Sequence[int]
-    """How many of its planned releases every rank had made when the run went on."""
-    meeting: Meeting
-    fits: Fits
-    """How many of the planned releases the budgets allow, known where results are written."""
-    ledgers: list[Ledger] = field(default_factory=list)
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the run."""
-        return self.plan.settings
-
-    @property
-    def config(self) -> Config:
-        """The configuration of the run."""
-        return self.plan.config
-
-    @property
-    def names(self) -> Sequence[int]:
-        """The ranks by their first numbers."""
-        return self.past.names
-
-    @property
-    def leads(self) -> bool:
-        """Whether the first rank of a trust domain is in this process: it writes the domain's results."""
-        return any(rank in self.meeting.leaders for rank in self.meter.ranks)
-
-    @property
-    def evaluate_every(self) -> int:
-        """The rounds between two evaluations without noise; 0 for never."""
-        evaluating = self.settings.evaluating
-        if evaluating.kind != "open":
-            return 0
-        return evaluating.every or max(1, self.plan.rounds // 20)
-
-    def verdict(self) -> Verdict | None:
-        """Return what to expect of the run within its budgets."""
-        return self.plan.verdict(self.fits.share(self.plan.records))
-
-    @property
-    def private(self) -> bool:
-        """Whether the run promises anything: noise everywhere, from secret keys."""
-        return self.config.insecure_noise_seed is None and all(sigma > 0 for sigma in self.sigmas)
-
-    def planned(self, rank: int) -> list[tuple[ReleaseEvent, int]]:
-        """Return the releases that a rank has still to make."""
-        releases = self.plan.releases(self.plan.terms(rank), self.sigmas[rank])
-        return list(later_releases(releases, self.made[rank]))
-
-    def evaluations(self, rank: int) -> list[tuple[ReleaseEvent, int]]:
-        """Return what a rank has still to release for private evaluations."""
-        held_out = self.plan.held_out
-        return [] if held_out is None else held_out.releases(rank, self.evaluation_sigmas[rank], self.past.round)
-
-    def most_charged(self) -> dict[int, Mapping[ReleaseEvent, int]]:
-        """Return the most that every rank can charge from the beginning of the run to its end, lost ones included."""
-        found = self.past.lost
-        for rank, name in enumerate(self.names):
-            found[name] = Counter(self.known[rank].own) + tally(self.planned(rank)) + tally(self.evaluations(rank))
-        return found
-
-    def spending(self) -> dict[int, Counter[Any]]:
-        """Return the charges of the ranks here for this run so far."""
-        found: dict[int, Counter[Any]] = {}
-        for rank, ledger in zip(self.meter.ranks, self.ledgers, strict=True):
-            found[rank] = Counter[Any](ledger.spending())
-            found[rank].update(self.accounts[rank].own)
-        return found
-
-    def traffic(self, rank: int) -> dict[int, Traffic]:
-        """Return the traffic between `rank` and each of its peers, by their names, since the run began."""
-        found = {self.names[peer]: traffic for peer, traffic in self.meter.traffic(rank).items()}
-        if rank in self.past.snapshots:
-            for name, before in self.past.snapshots[rank].traffic.items():
-                found.setdefault(int(name), Traffic()).add(Traffic(**before))  # type: ignore[arg-type]
-        return dict(sorted(found.items()))
 
 
 def assemble(
@@ -294,7 +144,7 @@ def _pairs(plan: Plan, rank: int, secrets: Secrets | None, past: Past) -> Pairs 
 
 
 def claim_of(settings: Settings, past: Past) -> Claim:
-    """Return what this process expects of all ranks before they begin."""
+    """Return the settings and ranks that this process expects of all others before they begin."""
     config = settings.config
     how = f"{config.out is None} {config.ledger is None} {config.checkpoint_every} {config.on_failure}"
     secret, plugins = settings.messages.secret, " ".join(config.plugin_digest)
@@ -435,93 +285,3 @@ def _agreed(transport: Transport, leaders: Sequence[int], find: Callable[[], lis
     if any(sigma and not 1e-100 < sigma < 1e100 for sigma in sigmas):
         raise ConfigError(f"the noise must lie between 1e-100 and 1e100, got {min(sigmas):g} ... {max(sigmas):g}")
     return sigmas
-
-
-class Sizes(NamedTuple):
-    """The public facts of a rank's shard."""
-
-    records: int
-    """To train on."""
-    dimension: int
-    dense: bool
-    held_out: int
-    most: int
-    """The most records of one person."""
-    codebook: str
-    """The digest of the codebook that it was coded by; empty if there was none."""
-    task: dict[str, Any] | None
-    """What its labels are, as `Task.to_dict` says it; None if it does not say."""
-
-    @property
-    def declared(self) -> Task | None:
-        """What its labels are; None if it does not say."""
-        return None if self.task is None else Task.from_dict(self.task)
-
-
-def most_records(config: Config, sizes: Sequence[Sizes]) -> int:
-    """Return the most records of one person in any shard; raise `ConfigError` if a shard may have more than declared.
-
-    Persons of several records are known by what the shards say: nothing else holds out, or draws, all of them at once.
-    """
-    most, declared = max(one.most for one in sizes), config.person_records
-    if declared is not None and (most > declared or most == 1 < declared):
-        found = f"shards with up to {most}" if most > 1 else "shards that do not say whose their records are"
-        raise ConfigError(
-            f"expected at most --person-records {declared} records of a person, found {found}: code the tables with "
-            f"[person] most = {declared}"
-        )
-    return declared or most
-
-
-def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[Shard], int, list[Sizes]]:
-    """Return the shards of the ranks in this process, the features that all share, and every rank's sizes."""
-
-    def survey() -> dict[str, Any] | None:
-        found = source.survey()
-        return None if found is None else found.to_dict()
-
-    told = None if past.shards is not None else on_first_rank(transport, survey)
-    known = None if told is None else Survey.from_dict(told)
-    shards: list[Shard] = []
-
-    def load() -> list[Sizes]:
-        if past.shards is not None:
-            shards.extend(past.shards)
-        else:
-            # All ranks of one process may read a file together, if the source can.
-            load_many = getattr(source, "load_many", None)
-            mine, origin = [past.names[rank] for rank in transport.ranks], past.origin
-            try:
-                found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
-                shards.extend(found)
-            except DataError as error:
-                if error.public or not source.private or len(mine) == origin:  # alone, nobody else hears of it
-                    raise
-                say(f"dpmpi: {error}", sys.stderr)  # depends on the records: for this rank's own eyes
-                raise DataError(f"rank {mine[0]} cannot use its shard, and says why on its own terminal") from error
-        return [
-            Sizes(rows.count, rows.dimension, isinstance(rows, Dense), tests.count, shard.most, digest, task)
-            for shard in shards
-            for rows, tests, digest in [(shard.rows, shard.test_rows, codebook_digest(shard.codebook))]
-            for task in [None if shard.task is None else shard.task.to_dict()]
-        ]
-
-    sizes = [Sizes(*told) for told in on_all_ranks(transport, load)]
-    dimension, coded = max(one.dimension for one in sizes), {one.codebook for one in sizes if one.codebook}
-    if len(coded) > 1:
-        raise DataError(
-            f"expected shards coded by one codebook, found {len(coded)} ({', '.join(sorted(coded))}): agree on one and "
-            "code the tables anew"
-        )
-    for rank, one in enumerate(sizes):
-        if one.task != sizes[0].task:
-            raise DataError(
-                f"all ranks must declare the same labels: those of rank {rank} are other than those of rank 0; agree "
-                "on one codebook, or on --task, --classes and --label-range"
-            )
-        if one.dense and one.dimension != dimension:
-            raise DataError(
-                f"all ranks must have the same features: rank {rank} has {one.dimension} columns, another has "
-                f"{dimension}"
-            )
-    return [widen(shard, dimension) for shard in shards], dimension, sizes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
@@ -19,15 +18,10 @@ from dpmpi.core import Method
 from dpmpi.errors import ConfigError, nearest, shown
 from dpmpi.runtime import plugins
 from dpmpi.runtime.evaluating import Evaluating
-
-AUTO = "auto"
-"""What stands for None where a setting is derived from public facts: in flags, files and hyperparameters."""
-LONGEST_TEXT = 1000
-"""Characters of a setting: longer than paths are, and fewer digits than Python makes a number of."""
-
+from dpmpi.runtime.options import LONGEST_TEXT, check_size, flag_of, hyperfields, or_auto, toml_text
 
 LONGEST_GRAPH = 10**7
-"""Those of a graph, which may name all its edges."""
+"""Characters of a graph, which may name all its edges."""
 
 
 def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
@@ -58,7 +52,7 @@ class Config:
         "synthetic[:options], adult:DIR, libsvm:PATH, mean[:options] or shards:PATTERN with {rank}",
         metavar="SOURCE",
     )
-    samples: int | None = _option(None, "use only so many rows in total", int, metavar="N", least=1)
+    samples: int | None = _option(None, "use only N rows in total", int, metavar="N", least=1)
     dimension: int | None = _option(
         None, "the number of features, for shards as text and for plans", int, metavar="M", least=1, most=10**9
     )
@@ -333,15 +327,15 @@ class Config:
 
     def to_toml(self) -> str:
         """Return the whole effective configuration, algorithm's hyperparameters included."""
-        values = {f.name: _or_auto(f, getattr(self, f.name)) for f in config_fields()}
+        values = {f.name: or_auto(f, getattr(self, f.name)) for f in config_fields()}
         method = self.make_method()
-        values |= {f.name: _or_auto(f, getattr(method, f.name)) for f in hyperfields(type(method))}
+        values |= {f.name: or_auto(f, getattr(method, f.name)) for f in hyperfields(type(method))}
         for name in ("loopback", "quiet", "log_json"):  # how it was launched and watched
             del values[name]
         if str(values["evaluate"]).isdecimal():
             values["evaluate"] = int(str(values["evaluate"]))
         given = {name: value for name, value in values.items() if value is not None and value != ()}
-        lines = [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in given.items()]
+        lines = [f"{name.replace('_', '-')} = {toml_text(value)}" for name, value in given.items()]
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
@@ -365,41 +359,6 @@ class Config:
         return hashlib.sha256(same.to_toml().encode()).hexdigest()
 
 
-def _or_auto(f: dataclasses.Field[Any], value: Any) -> Any:
-    return AUTO if value is None and (f.metadata.get("auto") or "kind" not in f.metadata) else value
-
-
-def check_size(name: str, value: object, longest: int = LONGEST_TEXT) -> None:
-    """Raise `ConfigError` for text or numbers beyond what any file or array can take, whatever the setting."""
-    if isinstance(value, str) and not (value.isprintable() and len(value) <= longest):
-        expected = f"{flag_of(name)} must be one line of at most {longest} printable characters"
-        raise ConfigError(f"{expected}, got {shown(value, 40)} with {len(value)}")
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise ConfigError(f"{flag_of(name)} must be less than 2^63, got {shown(value, 40)}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{flag_of(name)} must be a finite number, got {value}")
-
-
 def config_fields() -> list[dataclasses.Field[Any]]:
     """Return the fields that are flags."""
     return [f for f in dataclasses.fields(Config) if f.name != "options"]
-
-
-def flag_of(name: str) -> str:
-    """Return a field's name as a flag."""
-    return "--" + name.replace("_", "-")
-
-
-def hyperfields(cls: type[Method]) -> tuple[dataclasses.Field[Any], ...]:
-    """Return the fields of a method: its hyperparameters."""
-    return dataclasses.fields(cls)  # type: ignore[arg-type]
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, tuple):
-        return _toml(value[0]) if len(value) == 1 else f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return json.dumps(str(value)).replace("\x7f", "\\u007f")  # JSON's escapes are TOML's

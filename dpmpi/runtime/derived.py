@@ -38,7 +38,8 @@ from collections.abc import Mapping, Sequence
 from dpmpi.core import Facts, four_digits
 from dpmpi.privacy.gdp import gdp_mu
 from dpmpi.problem.penalties import parse_penalty
-from dpmpi.runtime.config import AUTO, Config, hyperfields
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.options import AUTO, hyperfields
 from dpmpi.runtime.settings import Settings
 
 MEAN_FLOW = 0.25
@@ -143,7 +144,7 @@ def _with_labels(settings: Settings) -> Config:
 
 
 def derivation(settings: Settings, counts: Sequence[Mapping[str, float]]) -> str | None:
-    """Return what was derived, in words; None if everything was given.
+    """Return the derived settings in words; None if everything was given.
 
     `counts` follow from it, for every kind of rank.
     """

@@ -23,7 +23,7 @@ class Evaluating:
 
     @classmethod
     def parse(cls, text: str | int) -> Evaluating:
-        """Return what `--evaluate` says: N, 0, private or private:N."""
+        """Return the meaning of `--evaluate`: N, 0, private or private:N."""
         word, colon, number = str(text).partition(":")
         count = number if word == PRIVATE else str(text)
         if word == PRIVATE and not colon:

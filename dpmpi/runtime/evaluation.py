@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array, Penalty
+from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.local_problem import accuracy_counts
-from dpmpi.problem.rows import Rows, WithConstant
+from dpmpi.problem.rows import Rows
 from dpmpi.problem.task import Task
 from dpmpi.rng import Words
 from dpmpi.runtime.engine import Engine

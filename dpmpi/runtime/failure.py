@@ -273,7 +273,7 @@ def _told(
 
 
 def _foreign(error: BaseException, place: Place, directory: RunDirectory | None, name: int) -> str:
-    """Return the words for an error that is none of ours: where it was raised, and what it says if that is public.
+    """Return the words for an unexpected error: where it was raised, and what it says if that is public.
 
     It may quote records, and others read the terminal and ended.txt. All of it is in a file for the rank's owner.
     """

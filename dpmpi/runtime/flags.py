@@ -12,7 +12,8 @@ from dpmpi.core import Method
 from dpmpi.core.files import parse_toml, read_toml
 from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, nearest, shown
-from dpmpi.runtime.config import AUTO, Config, check_size, config_fields, flag_of, hyperfields
+from dpmpi.runtime.config import Config, config_fields
+from dpmpi.runtime.options import AUTO, check_size, flag_of, hyperfields
 from dpmpi.runtime.plugins import methods, resolve
 from dpmpi.runtime.settings import Settings
 

@@ -63,11 +63,11 @@ class HeldOut:
         return Sampling("full", float(rows), rows)
 
     def event(self, rank: int, sigma: float) -> ReleaseEvent:
-        """Return what one evaluation charges."""
+        """Return the event that one evaluation charges."""
         return self.noise.price(sigma, self.width).event(self.sensitivity, self.sampling(rank))
 
     def releases(self, rank: int, sigma: float, after: int = 0) -> list[tuple[ReleaseEvent, int]]:
-        """Return what a rank releases for evaluations after round `after`."""
+        """Return a rank's releases for evaluations after round `after`."""
         count = self.count(after)
         return [(self.event(rank, sigma), count)] if count else []
 
@@ -81,7 +81,7 @@ def evaluation_noise(noise: Noise, statistics: Statistics, delta: float) -> Nois
     if isinstance(noise, SumNoise):
         return dataclasses.replace(noise, rows="held-out")
     kind, ratio = ("gaussian", None) if delta > 0 else ("laplace", statistics.l1_ratio)
-    return LocalNoise(kind, noise.records, "held-out", ratio)
+    return LocalNoise(kind, ratio, records=noise.records, rows="held-out")
 
 
 def evaluation_levels(

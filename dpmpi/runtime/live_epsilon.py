@@ -80,7 +80,7 @@ class LiveEpsilon:
         return min(max(known), *(c for c in ceilings if c is not None), math.inf)
 
     def with_earlier_runs(self, done: int) -> tuple[float | None, float | None]:
-        """Return what the rank that has spent most in all runs has spent after round `done`, and its budget for them.
+        """Return the largest epsilon that a rank has spent in all runs up to round `done`, and its budget for them.
 
         As the summary has it, by the filter: later runs may have been chosen by earlier ones. A rank stops at its
         budget. None if there were no earlier runs, or if there is no bound.

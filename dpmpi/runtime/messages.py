@@ -24,6 +24,7 @@ from dpmpi.network.route import Routes
 from dpmpi.network.schedule import StaticSchedule
 from dpmpi.network.sums import payload_of
 from dpmpi.rng import PrivateStream, rank_key
+from dpmpi.runtime.config import Config
 
 if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan
@@ -235,3 +236,34 @@ class SharedSums(_Messages):
 
 
 Messages: TypeAlias = PlainMessages | SharedSums
+
+
+def make_messages(config: Config) -> Messages:
+    """Return how requests become messages; raise `ConfigError` for flags that do not go with it."""
+    keys = None if config.keys is None else Path(config.keys)
+    if config.exchange == "shares":
+        if config.word_bits == 32 and config.noise_in != "sum":
+            raise ConfigError(
+                "expected summands of a known bound in words of 32 bits, found --noise-in local, whose values have "
+                "none: use --noise-in sum, or --share-words 64"
+            )
+        if config.wire != "float64":
+            raise ConfigError(
+                f"--wire {config.wire} is for plain messages, shares are integers of 64 bits: leave it out"
+            )
+        return SharedSums(
+            config.seal,
+            keys,
+            full=config.share_mode == "full",
+            bits=config.fraction_bits,
+            word=config.word_bits,
+            colluders=config.colluders,
+            all_pairs=config.masks == "all",
+        )
+    if config.word_bits != 64:
+        raise ConfigError("--share-words is for sums in which nobody sees a summand: add --exchange shares")
+    if config.masks != "few":
+        raise ConfigError("--masks is for sums in which nobody sees a summand: add --exchange shares")
+    if keys is not None and not config.seal:
+        raise ConfigError("--keys is for sealed messages: add --seal, or --exchange shares")
+    return PlainMessages(config.seal, keys, config.wire)

@@ -27,24 +27,61 @@ from dpmpi.privacy.mechanisms import (
     sum_pricing,
 )
 from dpmpi.privacy.pair_noise import LARGEST_DEGREE, Gain, PairMechanism, pair_pricing, pair_streams, worst_gain
+from dpmpi.runtime.config import Config
+from dpmpi.runtime.plugins import methods
 
 if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan
 
 TAIL_DEVIATIONS = 40.0
-"""Noise beyond so many standard deviations has a probability below 2^-1000."""
+"""Noise beyond this many standard deviations has a probability below 2^-1000."""
 
 
 @dataclass(frozen=True)
-class LocalNoise:
-    """Noise on each rank's own value."""
+class Pairs:
+    """A rank among its neighbours, and the secrets that it has with them."""
 
-    kind: str
-    """gaussian, laplace or spherical-laplace"""
+    rank: int
+    neighbours: tuple[int, ...]
+    secrets: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Noise:
+    """What noise is unless it says otherwise: of one level on all ranks, drawn alone, the same on every graph."""
+
     records: int = 1
     """The most records of one person, whom the noise is to cover."""
     rows: ReadRows = "all"
     """The part of a shard that releases under this noise read."""
+
+    def on(self, graph: Graph) -> Self:
+        """Return the noise on this graph."""
+        return self
+
+    def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
+        """Return a rank's mechanism with the noise that it shares with its neighbours."""
+        return mechanism
+
+    def common(self, levels: Sequence[float]) -> list[float]:
+        """Return the noise that each rank uses if these are the levels that they need."""
+        return [max(levels)] * len(levels)
+
+    def tail(self, plan: Plan, sigma: float) -> float:
+        """Return the bound of the noise of all ranks inside a sum; 0 for noise that is not inside one."""
+        return 0.0
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return the figures of noise between neighbours, JSON-ready; None for other noise."""
+        return None
+
+
+@dataclass(frozen=True)
+class LocalNoise(_Noise):
+    """Noise on each rank's own value."""
+
+    kind: str
+    """gaussian, laplace or spherical-laplace"""
     l1_ratio: float | None = None
     """How far a record moves a released vector in L1, over L2, if more is known than its length says."""
     place: ClassVar[str] = "local"
@@ -52,10 +89,7 @@ class LocalNoise:
 
     def price(self, sigma: float, width: int) -> Pricing:
         """Return how releases under noise of standard deviation `sigma` are written down."""
-        price = replace(pricing(self.kind, sigma, width), records=self.records, rows=self.rows)
-        if self.l1_ratio is None or price.kind != "laplace":
-            return price
-        return replace(price, ratio=self.l1_ratio, coordinates=int(self.l1_ratio**2 * (1 + 2.0**-50)))
+        return replace(pricing(self.kind, sigma, width, self.l1_ratio), records=self.records, rows=self.rows)
 
     def mechanism(self, sigma: float, key: bytes, width: int, ranks: int, stream: str = "noise") -> Mechanism:
         """Return the mechanism of one of `ranks` ranks, which draws from this stream of its key."""
@@ -74,32 +108,16 @@ class LocalNoise:
         """Return the noise that each rank uses if these are the levels that they need: its own."""
         return list(levels)
 
-    def tail(self, plan: Plan, sigma: float) -> float:
-        """Return the bound of the noise inside a sum: there is none."""
-        return 0.0
-
     def check_room(self, plan: Plan, sigma: float) -> None:
-        """Accept: noise that is no summand needs no room in a sum."""
-
-    def on(self, graph: Graph) -> Self:
-        """Return the noise on this graph: the same on all."""
-        return self
+        """Accept: noise that is not part of a sum needs no room in it."""
 
     def mean_deviation(self, levels: Sequence[float]) -> float:
         """Return the deviation of the mean over the ranks, if these are the levels that they need."""
         return math.hypot(*levels) / len(levels)
 
-    def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
-        """Return the mechanism as it is: a rank draws its noise alone."""
-        return mechanism
-
-    def describe(self) -> dict[str, Any] | None:
-        """Return what is to be known of noise between neighbours, JSON-ready: there is none."""
-        return None
-
 
 @dataclass(frozen=True)
-class SumNoise:
+class SumNoise(_Noise):
     """Discrete Gaussian noise inside a sum over all ranks, of which `colluders` may take their parts off again."""
 
     colluders: int
@@ -107,10 +125,6 @@ class SumNoise:
     """Fractional bits of the sum."""
     word: int = 64
     """Bits of its words."""
-    records: int = 1
-    """The most records of one person, whom the noise is to cover."""
-    rows: ReadRows = "all"
-    """The part of a shard that releases under this noise read."""
     place: ClassVar[str] = "sum"
     kind: ClassVar[str] = "discrete-gaussian"
 
@@ -133,26 +147,10 @@ class SumNoise:
         """Return the standard deviation of what one rank adds to each coordinate: its part."""
         return sigma / math.sqrt(ranks - self.colluders)
 
-    def common(self, levels: Sequence[float]) -> list[float]:
-        """Return the noise that each rank uses if these are the levels that they need: one sum, one noise."""
-        return [max(levels)] * len(levels)
-
-    def on(self, graph: Graph) -> Self:
-        """Return the noise on this graph: the same on all."""
-        return self
-
     def mean_deviation(self, levels: Sequence[float]) -> float:
         """Return the deviation of the mean over the ranks, if these are the levels that they need."""
         n = len(levels)
         return max(levels) * math.sqrt(n / max(1, n - self.colluders)) / n
-
-    def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
-        """Return the mechanism as it is: a rank draws its part alone."""
-        return mechanism
-
-    def describe(self) -> dict[str, Any] | None:
-        """Return what is to be known of noise between neighbours, JSON-ready: there is none."""
-        return None
 
     def tail(self, plan: Plan, sigma: float) -> float:
         """Return the bound of the noise of all ranks inside a sum, in any round or evaluation.
@@ -183,16 +181,7 @@ class SumNoise:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """A rank among its neighbours, and the secrets that it has with them."""
-
-    rank: int
-    neighbours: tuple[int, ...]
-    secrets: Mapping[int, bytes]
-
-
-@dataclass(frozen=True)
-class PairNoise:
+class PairNoise(_Noise):
     """Gaussian noise on each rank's value, of which neighbours' parts cancel; `colluders` tell theirs to everybody.
 
     Its sigma is what a rank hides behind, `gain` times the deviation of its own noise (`privacy/pair_noise.py`).
@@ -203,10 +192,6 @@ class PairNoise:
     colluders: int
     gain: Gain | None = None
     """None until the graph is known."""
-    records: int = 1
-    """The most records of one person, whom the noise is to cover."""
-    rows: ReadRows = "all"
-    """The part of a shard that releases under this noise read."""
     place: ClassVar[str] = "pairs"
     kind: ClassVar[str] = "gaussian"
 
@@ -227,7 +212,7 @@ class PairNoise:
         return self.gain.value
 
     def describe(self) -> dict[str, Any] | None:
-        """Return what is to be known of noise between neighbours, JSON-ready."""
+        """Return the figures of noise between neighbours, JSON-ready; None until the graph is known."""
         if self.gain is None:
             return None
         search = "every set" if self.gain.exact else "a bound by the least degree"
@@ -249,7 +234,7 @@ class PairNoise:
         return math.hypot(*(sigma / self.known_gain for sigma in sigmas))
 
     def paired(self, mechanism: Mechanism, key: bytes, seat: Pairs | None) -> Mechanism:
-        """Return the mechanism with the noise that a rank shares with its neighbours; all of it if it has none."""
+        """Return the mechanism with the noise that a rank shares with its neighbours; as it is without any."""
         if not mechanism.sigma or seat is None:
             return mechanism
         assert isinstance(mechanism, NoiseMechanism)  # noqa: S101 - there is noise
@@ -262,17 +247,9 @@ class PairNoise:
         """Return the standard deviation of what is left of one rank's noise where its neighbours' is taken off."""
         return sigma / self.known_gain
 
-    def common(self, levels: Sequence[float]) -> list[float]:
-        """Return the noise that each rank uses if these are the levels that they need: neighbours have the same."""
-        return [max(levels)] * len(levels)
-
     def mean_deviation(self, levels: Sequence[float]) -> float:
         """Return the deviation of the mean over the ranks, if these are the levels that they need."""
         return max(levels) / (self.known_gain * math.sqrt(len(levels)))
-
-    def tail(self, plan: Plan, sigma: float) -> float:
-        """Return the bound of the noise inside a sum: there is none."""
-        return 0.0
 
     def check_room(self, plan: Plan, sigma: float) -> None:
         """Raise `ConfigError` for a method whose noise is not on a value that all ranks release at the same time."""
@@ -284,3 +261,50 @@ class PairNoise:
 
 
 Noise: TypeAlias = LocalNoise | SumNoise | PairNoise
+
+
+def make_noise(config: Config) -> Noise:
+    """Return where the noise is; raise `ConfigError` for flags that do not go with it."""
+    mechanisms, records = config.method_class.mechanisms, config.person_records or 1
+    if config.noise_in == "sum":
+        if not config.method_class.adds_up:
+            able = ", ".join(name for name, cls in methods(config.plugin_digest).items() if cls.adds_up)
+            raise ConfigError(f"--noise-in sum is for methods that need the sum alone ({able}), got {config.algorithm}")
+        if config.mechanism is not None:
+            raise ConfigError("--noise-in sum is a discrete gaussian: leave --mechanism out")
+        if config.epsilon is not None and config.calibration == "theorem":
+            raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
+        kind = "gaussian"
+        noise: Noise = SumNoise(config.colluders, config.fraction_bits, config.word_bits, records=records)
+    elif config.noise_in == "pairs":
+        kind = "gaussian"
+        noise = replace(_pair_noise(config), records=records)
+    else:
+        if config.mechanism is not None and config.mechanism not in mechanisms:
+            raise ConfigError(f"{config.algorithm} takes --mechanism {' or '.join(mechanisms)}, got {config.mechanism}")
+        if config.colluders != 1 and config.exchange != "shares":
+            raise ConfigError(
+                "--colluders is for shared sums, or noise between neighbours: add --exchange shares or --noise-in pairs"
+            )
+        kind = config.mechanism or mechanisms[0]
+        noise = LocalNoise(kind, records=records)
+    if records > 1 and config.epsilon is not None and config.calibration == "theorem":
+        raise ConfigError("no theorem covers persons with several records: use --calibration certified")
+    if config.delta == 0 and (config.epsilon or config.noise) and kind == "gaussian":
+        raise ConfigError("--delta 0 needs pure noise (laplace, spherical-laplace); gaussian noise has a delta")
+    return noise
+
+
+def _pair_noise(config: Config) -> PairNoise:
+    """Return noise that cancels between neighbours; raise `ConfigError` for settings that it does not go with."""
+    if "gaussian" not in config.method_class.mechanisms or config.mechanism not in (None, "gaussian"):
+        raise ConfigError(f"expected Gaussian noise for --noise-in pairs, found that of {config.algorithm}")
+    if config.method_class.schedule == "sampled":
+        raise ConfigError(f"expected neighbours that stay for --noise-in pairs, found {config.algorithm}: use dp-dda")
+    if config.exchange == "shares":
+        raise ConfigError("--noise-in pairs is for plain messages: with --exchange shares use --noise-in sum")
+    if not config.seal:
+        raise ConfigError("--noise-in pairs draws noise from secrets between neighbours: add --seal")
+    if config.epsilon is not None and config.calibration == "theorem":
+        raise ConfigError("no theorem prescribes noise between neighbours: use --calibration certified")
+    return PairNoise(config.pair_noise, config.colluders)

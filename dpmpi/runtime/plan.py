@@ -21,11 +21,12 @@ from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem
 from dpmpi.problem.rows import Positions, Rows
 from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import AUTO, Config
+from dpmpi.runtime.config import Config
 from dpmpi.runtime.derived import FARTHEST_MOMENTUM, derivation, derive, flow_time, noise_rate, weights
 from dpmpi.runtime.held_out import HeldOut, evaluation_noise
 from dpmpi.runtime.messages import Way
 from dpmpi.runtime.noise import Pairs
+from dpmpi.runtime.options import AUTO
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.verdict import Figures, Verdict, verdict
@@ -122,7 +123,7 @@ class Plan:
         )
 
     def derivation(self) -> str | None:
-        """Return what was derived of the settings, in words; None if everything was given."""
+        """Return the derived settings in words; None if everything was given."""
         kinds = dict.fromkeys(self.terms(rank) for rank in range(self.ranks))
         found, typed = derivation(self.settings, [self.method.counts(terms) for terms in kinds]), self.settings.typed
         told = typed is not None and typed.weigh == AUTO and self.config.weigh == "precision"
@@ -131,7 +132,7 @@ class Plan:
         return ", ".join(filter(None, (found, "weights by precision")))
 
     def verdict(self, fits: float = 1.0) -> Verdict | None:
-        """Return what to expect if this part of the releases fits the budgets; None without noise or labels."""
+        """Return the verdict if this part of the releases fits the budgets; None without noise or labels."""
         config, L = self.config, self.lipschitz
         nu = noise_rate(self.settings, self.records, L)
         if not nu or self.settings.loss is None:
@@ -251,7 +252,7 @@ class Plan:
         ]
 
     def _one_exchange(self, rank: int) -> Callable[[str, int], tuple[int, int]]:
-        """Return what tells the messages and bytes of numbers that a rank sends for one vector."""
+        """Return a function that counts the messages and bytes of numbers that a rank sends for one vector."""
         near = self.terms(rank).degree if isinstance(self.schedule, StaticSchedule) else 1
         some = self.partners[rank]
 

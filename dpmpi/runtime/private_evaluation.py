@@ -28,9 +28,9 @@ from dpmpi.rng import rank_key
 from dpmpi.runtime.engine import Seat
 
 if TYPE_CHECKING:
-    from dpmpi.runtime.assembly import Job
     from dpmpi.runtime.evaluation import Evaluator
     from dpmpi.runtime.held_out import HeldOut
+    from dpmpi.runtime.job import Job
 
 BEYOND_ROUNDS = 1 << 48
 """Messages of an evaluation are not of a round: ranks that were not active in the last one have counted other hops."""
@@ -68,7 +68,7 @@ class PrivateEvaluator:
         return [[one.round, one.shares.tolist()] for one in self.counted]
 
     def rank_record(self, rank: int) -> dict[str, Any]:
-        """Return what all ranks may know of a rank here."""
+        """Return the public figures of a rank's evaluation."""
         held_out = self._job.plan.held_out
         if held_out is None:
             return {"held_out": None, "evaluated": None, "evaluation_sigma": None}
@@ -113,7 +113,7 @@ def evaluation(seat: Seat, query: Query, round_: int, out: Array) -> Flow:
 
 
 def figures(job: Job, counted: Sequence[Counted], told: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return what the evaluations say, for the summary; None if there were none.
+    """Return the summary's section on private evaluations; None if there were none.
 
     `told` are the records of all ranks: `held_out` rows, and whether they were `evaluated`.
     """

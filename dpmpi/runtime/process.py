@@ -23,10 +23,11 @@ from dpmpi.network.collective import fail_together, on_first_rank
 from dpmpi.network.handshake import Meeting, meet
 from dpmpi.network.launcher import launched_as
 from dpmpi.network.transport import open_transport
-from dpmpi.runtime.assembly import Job, Past, assemble, claim_of, open_ledgers
+from dpmpi.runtime.assembly import assemble, claim_of, open_ledgers
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.failure import Place, end_run, leave_the_others, refuse_unstarted
 from dpmpi.runtime.flags import flags_of, from_values
+from dpmpi.runtime.job import Job, Past
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.progress import Listener

@@ -17,7 +17,8 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.model.metrics import NOT_OF_A_MODEL, Metrics, Sums, figures, grid_of, moments, reliability, sums, worst
-from dpmpi.problem.rows import Rows, WithConstant
+from dpmpi.problem.intercept import WithConstant
+from dpmpi.problem.rows import Rows
 from dpmpi.problem.task import Task
 
 Summed: TypeAlias = Callable[[Sequence[Array]], Array]

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from dpmpi.core import Array, Method
@@ -23,17 +22,19 @@ from dpmpi.model.model import LINKS
 from dpmpi.network.graph import Graph, make_graph
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule, SumSchedule, make_schedule
 from dpmpi.problem.batches import Batch
+from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem, mean_lipschitz
 from dpmpi.problem.losses import LOSSES, MEAN, USUAL_LOSS, Loss, weighted
 from dpmpi.problem.penalties import Regulariser, parse_penalty
-from dpmpi.problem.rows import Positions, Rows, WithConstant
+from dpmpi.problem.rows import Positions, Rows
 from dpmpi.problem.task import Declared, Task, TaskKind, parse_weights
 from dpmpi.rng import PrivateStream
-from dpmpi.runtime.config import AUTO, Config, flag_of
+from dpmpi.runtime.config import Config
 from dpmpi.runtime.evaluating import HELD_OUT, Evaluating
-from dpmpi.runtime.messages import Messages, PlainMessages, SharedSums
-from dpmpi.runtime.noise import LocalNoise, Noise, PairNoise, SumNoise
-from dpmpi.runtime.plugins import loss_of, methods
+from dpmpi.runtime.messages import Messages, SharedSums, make_messages
+from dpmpi.runtime.noise import Noise, SumNoise, make_noise
+from dpmpi.runtime.options import AUTO, flag_of
+from dpmpi.runtime.plugins import loss_of
 from dpmpi.runtime.recovery.interval import Interval
 
 CONSTANT = 0.3
@@ -77,8 +78,8 @@ class Settings:
             method=config.make_method(),
             regulariser=None if config.penalty == AUTO else parse_penalty(config.penalty, config.domain),
             batch=None if config.batch == AUTO else Batch.parse(config.batch),
-            noise=_noise(config),
-            messages=_messages(config),
+            noise=make_noise(config),
+            messages=make_messages(config),
             checkpoints=Interval.parse(config.checkpoint_every),
             loss=None if _without_labels(config) else _loss(config, declared.kind or "binary", sure),
             known_task=_labels(config, declared),
@@ -86,7 +87,7 @@ class Settings:
             constant=_constant(config),
         )
         if found.regulariser is None:
-            parse_penalty("none", config.domain)  # raises for a domain that is none
+            parse_penalty("none", config.domain)  # raises for a domain that cannot be parsed
         if isinstance(found.noise, SumNoise) and not isinstance(found.messages, SharedSums):
             raise ConfigError("--noise-in sum needs sums in which nobody sees a summand: add --exchange shares")
         if found.checkpoints.seconds is not None and not found.shares_timings:
@@ -246,7 +247,7 @@ class Settings:
         return LocalProblem(extended, labels, self.loss, self.drawn, lipschitz, stream, weight, persons)
 
     def with_persons(self, most: int) -> Settings:
-        """Return the settings for persons of at most so many records, in the configuration too."""
+        """Return the settings for persons of at most `most` records, in the configuration too."""
         if most == 1:
             return self
         config = dataclasses.replace(self.config, person_records=most)
@@ -283,7 +284,7 @@ def _without_labels(config: Config) -> bool:
 
 
 def declared_labels(config: Config) -> Declared:
-    """Return what the configuration says about labels, the kind by its loss if it does not say otherwise."""
+    """Return the labels' declaration in the configuration; the loss implies the kind if no flag says it."""
     if _without_labels(config):
         for name in ("task", "classes", "label_range", "class_weights"):
             if getattr(config, name) is not None:
@@ -296,7 +297,7 @@ def declared_labels(config: Config) -> Declared:
 
 
 def _labels(config: Config, declared: Declared) -> Task | None:
-    """Return what labels are as far as flags say it; points without labels, and numbers in no range, are in [-1, 1]."""
+    """Return the task that flags declare; points without labels, and numbers in no range, are in [-1, 1]."""
     if _without_labels(config) or (declared.kind == "regression" and declared.span is None):
         return Task("regression", ())
     return declared.known()
@@ -315,7 +316,7 @@ def _loss(config: Config, kind: TaskKind, task: Task | None) -> Loss:
 
 
 def _evaluating(config: Config, source: type[Source]) -> Evaluating:
-    """Return what a run evaluates whose records come from such a source."""
+    """Return how a run on such a source is evaluated."""
     if config.evaluate is not None:
         return Evaluating.parse(config.evaluate)
     if not source.private:
@@ -343,82 +344,3 @@ def _source(config: Config) -> Source:
         deal=config.deal,
         declared=declared_labels(config),
     )
-
-
-def _noise(config: Config) -> Noise:
-    """Return where the noise is; raise `ConfigError` for flags that do not go with it."""
-    mechanisms = config.method_class.mechanisms
-    if config.noise_in == "sum":
-        if not config.method_class.adds_up:
-            able = ", ".join(name for name, cls in methods(config.plugin_digest).items() if cls.adds_up)
-            raise ConfigError(f"--noise-in sum is for methods that need the sum alone ({able}), got {config.algorithm}")
-        if config.mechanism is not None:
-            raise ConfigError("--noise-in sum is a discrete gaussian: leave --mechanism out")
-        if config.epsilon is not None and config.calibration == "theorem":
-            raise ConfigError("no theorem prescribes noise inside a sum: use --calibration certified")
-        kind = "gaussian"
-        records = config.person_records or 1
-        noise: Noise = SumNoise(config.colluders, config.fraction_bits, config.word_bits, records)
-    elif config.noise_in == "pairs":
-        kind = "gaussian"
-        noise = dataclasses.replace(_pair_noise(config), records=config.person_records or 1)
-    else:
-        if config.mechanism is not None and config.mechanism not in mechanisms:
-            raise ConfigError(f"{config.algorithm} takes --mechanism {' or '.join(mechanisms)}, got {config.mechanism}")
-        if config.colluders != 1 and config.exchange != "shares":
-            raise ConfigError(
-                "--colluders is for shared sums, or noise between neighbours: add --exchange shares or --noise-in pairs"
-            )
-        kind = config.mechanism or mechanisms[0]
-        noise = LocalNoise(kind, config.person_records or 1)
-    if (config.person_records or 1) > 1 and config.epsilon is not None and config.calibration == "theorem":
-        raise ConfigError("no theorem covers persons with several records: use --calibration certified")
-    if config.delta == 0 and (config.epsilon or config.noise) and kind == "gaussian":
-        raise ConfigError("--delta 0 needs pure noise (laplace, spherical-laplace); gaussian noise has a delta")
-    return noise
-
-
-def _pair_noise(config: Config) -> PairNoise:
-    """Return noise that cancels between neighbours; raise `ConfigError` for settings that it does not go with."""
-    if "gaussian" not in config.method_class.mechanisms or config.mechanism not in (None, "gaussian"):
-        raise ConfigError(f"expected Gaussian noise for --noise-in pairs, found that of {config.algorithm}")
-    if config.method_class.schedule == "sampled":
-        raise ConfigError(f"expected neighbours that stay for --noise-in pairs, found {config.algorithm}: use dp-dda")
-    if config.exchange == "shares":
-        raise ConfigError("--noise-in pairs is for plain messages: with --exchange shares use --noise-in sum")
-    if not config.seal:
-        raise ConfigError("--noise-in pairs draws noise from secrets between neighbours: add --seal")
-    if config.epsilon is not None and config.calibration == "theorem":
-        raise ConfigError("no theorem prescribes noise between neighbours: use --calibration certified")
-    return PairNoise(config.pair_noise, config.colluders)
-
-
-def _messages(config: Config) -> Messages:
-    """Return how requests become messages; raise `ConfigError` for flags that do not go with it."""
-    keys = None if config.keys is None else Path(config.keys)
-    if config.exchange == "shares":
-        if config.word_bits == 32 and config.noise_in != "sum":
-            raise ConfigError(
-                "expected summands of a known bound in words of 32 bits, found --noise-in local, whose values have "
-                "none: use --noise-in sum, or --share-words 64"
-            )
-        if config.wire != "float64":
-            raise ConfigError(
-                f"--wire {config.wire} is for plain messages, shares are integers of 64 bits: leave it out"
-            )
-        return SharedSums(
-            config.seal,
-            keys,
-            full=config.share_mode == "full",
-            bits=config.fraction_bits,
-            word=config.word_bits,
-            colluders=config.colluders,
-            all_pairs=config.masks == "all",
-        )
-    if config.word_bits != 64:
-        raise ConfigError("--share-words is for sums in which nobody sees a summand: add --exchange shares")
-    if config.masks != "few":
-        raise ConfigError("--masks is for sums in which nobody sees a summand: add --exchange shares")
-    if keys is not None and not config.seal:
-        raise ConfigError("--keys is for sealed messages: add --seal, or --exchange shares")
-    return PlainMessages(config.seal, keys, config.wire)

@@ -18,15 +18,16 @@ from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.launcher import speaks
 from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.privacy.releases import live_epsilon
-from dpmpi.runtime.assembly import Job
 from dpmpi.runtime.evaluation import Evaluation, Evaluator
+from dpmpi.runtime.job import Job
 from dpmpi.runtime.live_epsilon import Before, LiveEpsilon
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import Metrics, RunDirectory
 from dpmpi.runtime.output.model_file import link_of, trained_model
 from dpmpi.runtime.output.process_figures import merged, own_figures, without_figures
 from dpmpi.runtime.output.progress import Listener, Progress, watch
-from dpmpi.runtime.output.summary import closing, rank_record, seconds_spent, summarise
+from dpmpi.runtime.output.result_table import closing
+from dpmpi.runtime.output.summary import rank_record, seconds_spent, summarise
 from dpmpi.runtime.private_evaluation import PrivateEvaluator, figures
 from dpmpi.runtime.recovery.checkpoint import Keeper, Manifest, read_manifest
 from dpmpi.runtime.recovery.snapshot import Snapshot, capture
@@ -37,7 +38,7 @@ SLACK_SECONDS, SLACK_LOOKS = 0.5, 8
 HASTE_SECONDS, HASTE_LOOKS = 0.1, 3
 """The same for ranks that may be told to stop: a launcher may kill them a second later."""
 LOOKS = 50
-"""A run has at least so many looks: what a death makes the others repeat, and charge again, is a small part of it."""
+"""A run has at least this many looks: what a death makes the others repeat, and charge again, is a small part of it."""
 
 
 class Trainer:
@@ -230,7 +231,7 @@ class Trainer:
             kept.append(capture(seat, completed, repeatable=repeatable, traffic=traffic, facts=facts))
 
     def _set_blocks(self) -> None:
-        """Let a ledger reserve no more than what is released until the next checkpoint: so much a crash may cost."""
+        """Let a ledger reserve no more than the releases until the next checkpoint: a crash may cost that much."""
         job, done = self.job, self.job.engine.completed
         for seat, ledger in zip(job.engine.seats, job.ledgers, strict=True):
             rank = seat.agent.rank

@@ -103,7 +103,7 @@ class Verdict:
 
 
 def verdict(figures: Figures) -> Verdict:
-    """Return what to expect of a run with these figures, (3) to (5)."""
+    """Return the verdict on a run with these figures, (3) to (5)."""
     figures.check()
     F, r, s = hardness(figures), overshoot(figures), figures.fits
     seen = F / math.sqrt(s) if s > 0 else math.inf  # (6)

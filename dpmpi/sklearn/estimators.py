@@ -326,7 +326,7 @@ class PrivateRidge(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  # noq
 
 
 def _largest_spending(result: Result, delta: float) -> Counter[ReleaseEvent]:
-    """Return what the agent has released that has spent the most, as far as its ledger is here."""
+    """Return the releases of the agent that has spent the most, among those whose ledgers are here."""
     ledgers = sorted(result.ledger.parent.glob("rank-*.jsonl"))
     spendings = {tuple(sorted(spent.items(), key=repr)): spent for spent in map(recorded_spending, ledgers)}
     if len(spendings) == 1:

@@ -126,7 +126,7 @@ def _carry_over(engine: Engine, snapshots: list[Snapshot]) -> None:
 def check_regroup(
     make: Make, *, n: int = 6, rounds: int = 400, at: int = 3, lost: int = 2, close: float = 0.1, **settings: Any
 ) -> None:
-    """Raise AssertionError if those who are left after a death do not come to what they would have come to alone.
+    """Raise AssertionError if the survivors of a death do not end where they would have ended alone.
 
     Rank `lost`, whose records are unlike the others', dies after round `at`. Without noise and after many rounds the
     others' models must be those of a run that never had it, up to the fraction `close` of what it changes. A method

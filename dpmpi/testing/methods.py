@@ -97,7 +97,7 @@ def run_contracts(title: str, contracts: Contracts) -> None:
 
 
 def _words(error: Exception) -> str:
-    """Return what went wrong, with the line of the plug-in for an error that is none of ours."""
+    """Return an error's message, with the line of the plug-in for one that dpmpi does not raise itself."""
     if isinstance(error, AssertionError | DpmpiError) and str(error):
         return str(error)
     place = user_line(error)

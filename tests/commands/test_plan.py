@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dpmpi.commands.dispatch import main
+from dpmpi.run import main as run
 from dpmpi.runtime.cost.fit import Fit
 
 DDA = ["--algorithm", "dp-dda", "--intercept", "none"]
@@ -168,3 +169,13 @@ def test_impossible_plans(capsys, arguments, message):
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_epsilons_of_groups_have_the_name_and_the_figures_of_the_summary(tmp_path, capsys):
+    flags = ["--data", "synthetic:samples=300,features=4", "--rounds", "5", "--epsilon", "1"]
+    assert main(["plan", "--ranks", "3", "--json", *flags]) == 0
+    planned = json.loads(capsys.readouterr().out)["epsilon_groups"]
+    assert run(["--loopback", "3", "--no-evaluate", *flags, "--out", str(tmp_path / "run")]) == 0
+    made = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["epsilon_groups"]
+    assert planned.keys() == made.keys() == {"2", "5", "10"}
+    assert planned == pytest.approx(made)

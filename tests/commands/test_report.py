@@ -26,6 +26,7 @@ from dpmpi.commands.sweep.file import Plot
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.model import Model
 from dpmpi.run import main as train
+from dpmpi.runtime.output.result_table import _privately
 from dpmpi.runtime.output.results import (
     QUANTILES,
     RANGE,
@@ -36,7 +37,6 @@ from dpmpi.runtime.output.results import (
     read_waits,
     text_table,
 )
-from dpmpi.runtime.output.summary import _privately
 
 FLAGS = [
     "--data=synthetic:samples=80,features=4", "--rounds=12", "--evaluate=4", "--allow-large-delta", "--reference",

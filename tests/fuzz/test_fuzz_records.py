@@ -25,8 +25,9 @@ from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import FIRST, Ledger, _hash, read_ledger, recorded_runs, recorded_spending
 from dpmpi.privacy.ledger_proofs import LedgerKey
 from dpmpi.problem.rows import Dense
-from dpmpi.runtime.budget import check_ledger_owner, first_order, owner_mark, read_budget
+from dpmpi.runtime.budget import read_budget
 from dpmpi.runtime.flags import parse
+from dpmpi.runtime.ledger_owner import check_ledger_owner, first_order, owner_mark
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.recovery.checkpoint import Manifest, read_checkpoint, read_manifest, write_manifest
 from dpmpi.runtime.recovery.snapshot import FORMAT, Snapshot, to_bytes

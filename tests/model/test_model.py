@@ -15,7 +15,8 @@ import dpmpi
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.model import Model, PrivacyStatement
 from dpmpi.model.model import LINKS
-from dpmpi.problem.rows import Csr, Dense, WithConstant, scale_rows
+from dpmpi.problem.intercept import WithConstant
+from dpmpi.problem.rows import Csr, Dense, scale_rows
 from dpmpi.problem.task import Task
 
 KINDS = {

@@ -6,8 +6,8 @@ import pytest
 from dpmpi.core import Mechanism, Query, Sampling
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.mechanisms import DeafMechanism, LaplaceMechanism, NoNoise, make_mechanism
-from dpmpi.privacy.samplers import GaussianNoise, LaplaceNoise, grid
+from dpmpi.privacy.mechanisms import DeafMechanism, NoNoise, make_mechanism, pricing
+from dpmpi.privacy.samplers import GaussianNoise, grid
 from dpmpi.rng import PrivateStream, insecure_key
 
 KEY = insecure_key(1, 0)
@@ -56,10 +56,10 @@ def test_laplace_event_is_in_l1():
     event = make_mechanism("laplace", sigma, KEY, 16).event(query(16))
     assert event.scale == pytest.approx(sigma / math.sqrt(2))
     assert event.sensitivity == 4 * 0.25
-    sparse = LaplaceMechanism(sigma, LaplaceNoise(PrivateStream(KEY, "noise"), 16), l1_ratio=2.0)
+    sparse = make_mechanism("laplace", sigma, KEY, 16, price=pricing("laplace", sigma, 16, l1_ratio=2.0))
     assert sparse.event(query(16)).sensitivity == 2 * 0.25
     with pytest.raises(ConfigError, match="at least 1"):
-        LaplaceMechanism(sigma, LaplaceNoise(PrivateStream(KEY, "noise"), 16), l1_ratio=0.5)
+        pricing("laplace", sigma, 16, l1_ratio=0.5)
 
 
 def test_spherical_event_is_in_l2():

@@ -19,14 +19,13 @@ from dpmpi.privacy.accountants import certified_epsilon, equal_split_pld_epsilon
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import RdpFilter, best_order
 from dpmpi.privacy.gdp import gdp_epsilon
-from dpmpi.privacy.mechanisms import LaplaceMechanism, make_mechanism
+from dpmpi.privacy.mechanisms import make_mechanism, pricing
 from dpmpi.privacy.pld import pld_epsilon
 from dpmpi.privacy.random_weights import gamma_reduction, laplace_figures, realised_loss
 from dpmpi.privacy.renyi import divergences, laplace_divergence
-from dpmpi.privacy.samplers import LaplaceNoise
 from dpmpi.privacy.spending import release_group
 from dpmpi.privacy.theorems import local_gamma
-from dpmpi.rng import PrivateStream, insecure_key
+from dpmpi.rng import insecure_key
 
 FULL = Sampling("full", 100, 100)
 FACTORS = [(0.5, 0.85), (1.0, 0.73), (2.0, 0.54), (4.0, 0.33)]
@@ -118,6 +117,13 @@ def test_published_figures():
         laplace_figures({ReleaseEvent("gaussian", 1.0, 1.0, FULL): 1}, 1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e160, 1e200, 1e307])
+def test_noise_beyond_what_can_be_squared_costs_next_to_nothing(scale):
+    figures = laplace_figures({vector(scale, 1.0, 5): 100}, 1e-5)
+    assert all(0 <= value < 1e-4 for value in figures.values())
+    assert best_order({vector(scale, 1.0, 5): 100}, 1.0, 1e-5) > 1  # and no warning
+
+
 def test_ranks_that_spent_the_same_are_priced_once():
     first = laplace_figures(growing(20), 1e-5)
     misses = pld_epsilon.cache_info().misses
@@ -169,7 +175,7 @@ def test_the_mechanism_says_how_many_coordinates():
     assert event.sensitivity / math.sqrt(event.coordinates) == pytest.approx(query.sensitivity)
     assert make_mechanism("gaussian", 1.0, insecure_key(1, 0), 14).event(query).coordinates == 1
     for ratio, k in ((math.sqrt(3), 3), (1.0, 1), (2.5, 6)):
-        sparse = LaplaceMechanism(1.0, LaplaceNoise(PrivateStream(insecure_key(1, 0), "noise"), 14), l1_ratio=ratio)
+        sparse = make_mechanism("laplace", 1.0, insecure_key(1, 0), 14, price=pricing("laplace", 1.0, 14, ratio))
         assert sparse.event(query).coordinates == k
         assert sparse.event(query).sensitivity / math.sqrt(k) >= query.sensitivity * (1 - 1e-12)
 

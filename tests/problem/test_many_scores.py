@@ -8,11 +8,12 @@ from scipy.sparse import csr_matrix
 import dpmpi.problem.rows as rows_module
 from dpmpi.errors import ConfigError
 from dpmpi.problem.batches import Batch
+from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.local_problem import LocalProblem, accuracy_counts, model_scores
 from dpmpi.problem.losses import LOSSES, Loss, Softmax, Weighted
 from dpmpi.problem.optimum import Limits, find_optimum
 from dpmpi.problem.penalties import Regulariser
-from dpmpi.problem.rows import Csr, Dense, WithConstant
+from dpmpi.problem.rows import Csr, Dense
 from dpmpi.rng import PrivateStream
 
 Q, M, K = 40, 6, 3

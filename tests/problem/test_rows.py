@@ -10,7 +10,8 @@ import pytest
 
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem import rows as rows_module
-from dpmpi.problem.rows import Csr, Dense, WithConstant, check_finite, scale_rows, take
+from dpmpi.problem.intercept import WithConstant
+from dpmpi.problem.rows import Csr, Dense, check_finite, scale_rows, take
 
 ALL_BLOCKS = Csr._blocks.func
 

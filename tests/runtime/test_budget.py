@@ -22,8 +22,9 @@ from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.ledger import Ledger, read_ledger, recorded_spending
 from dpmpi.privacy.ledger_proofs import place_file
 from dpmpi.run import main
-from dpmpi.runtime.budget import allowance, filter_order, lock_ledger, read_budget
+from dpmpi.runtime.budget import allowance, filter_order, read_budget
 from dpmpi.runtime.config import Config
+from dpmpi.runtime.ledger_owner import lock_ledger
 from dpmpi.runtime.plan import noise_levels
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.trainer import Trainer
@@ -366,6 +367,21 @@ def test_what_is_proven_for_chosen_runs_of_other_noise():
     assert filter_epsilon({dataclasses.replace(bare, noise="gaussian", scale=1e200): 2}, 1e-5, 2) == 0
     assert filter_epsilon({pure: 4}, 0.0, 2) == pytest.approx(0.5)
     assert filter_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5, 8) > certified_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5)
+
+
+@pytest.mark.parametrize("noise", [("momentum",), ("momentum", "--batch", 40), ("ldp-gd", "--mechanism", "laplace")])
+def test_noise_beyond_what_can_be_squared_ends_no_run(tmp_path, capsys, noise):
+    flags = ("--lipschitz", 1e-200, "--noise", 1, "--rounds", 3, "--ledger", tmp_path / "ledger", "--algorithm", *noise)
+    for i in range(2):
+        found = run(tmp_path / f"run-{i}", *flags)
+    said = capsys.readouterr().out.split("  privacy ")[-1]
+    assert ("NOT PRIVATE: no finite epsilon" in said) == (not found["privacy"]["private"]) == ("--batch" in noise)
+    laplace = found["privacy"]["laplace"]
+    assert (laplace is not None) == ("laplace" in noise)
+    assert all(value < 1e-4 for value in (laplace or {}).values())
+    assert all(
+        record["epsilon_with_earlier_runs"] is not None for record in found["per_rank"] if record["epsilon"] == 0
+    )
 
 
 LEARN = ("--loss", "logistic", "--epsilon", 1)

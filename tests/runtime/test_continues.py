@@ -10,7 +10,7 @@ from dpmpi.data.shards import read_npz, read_shard
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.privacy.ledger_proofs import read_key
 from dpmpi.run import main
-from dpmpi.runtime.budget import rows_file
+from dpmpi.runtime.ledger_owner import rows_file
 
 BOOK = '[label]\ncolumn = "y"\nclasses = ["no", "yes"]\n\n[columns.x]\nrange = [0, 100]\n'
 RANKS = 2

@@ -24,8 +24,9 @@ from dpmpi.model import Model
 from dpmpi.network.handshake import _check_claims
 from dpmpi.problem.losses import Huber
 from dpmpi.problem.penalties import Regulariser
-from dpmpi.runtime.assembly import Past, claim_of
+from dpmpi.runtime.assembly import claim_of
 from dpmpi.runtime.flags import from_text, from_values, parse
+from dpmpi.runtime.job import Past
 from dpmpi.runtime.plugin_source import stop_if_loading
 from dpmpi.runtime.plugins import methods, resolve, settings_of, settings_of_loss
 from dpmpi.runtime.settings import Settings

@@ -18,8 +18,9 @@ from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.problem.losses import LOSSES
 from dpmpi.problem.optimum import find_optimum
 from dpmpi.runtime import failure, process
-from dpmpi.runtime.assembly import Past, assemble, claim_of, open_ledgers
+from dpmpi.runtime.assembly import assemble, claim_of, open_ledgers
 from dpmpi.runtime.evaluation import Evaluator
+from dpmpi.runtime.job import Past
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.summary import rank_record, summarise
 from dpmpi.runtime.recovery.resume import check_crowd, lost_charges, quorate

@@ -21,7 +21,8 @@ from dpmpi.network.route import Routes
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.network.transport.sealed import SealedTransport
 from dpmpi.run import main
-from dpmpi.runtime.assembly import Past, claim_of
+from dpmpi.runtime.assembly import claim_of
+from dpmpi.runtime.job import Past
 
 
 def check(ranks, *flags):

@@ -42,7 +42,7 @@ class AcceleratedMixing(Method):
     closing_mixes: int | None = hyperparameter(0, CLOSING_HELP, minimum=0)
 
     def accelerates(self) -> bool:
-        """Return whether there is more than one mix for a release; `auto` is none where edges change."""
+        """Return whether there is more than one mix for a release; `auto` is one where edges change."""
         none = (None,) if self.schedule == "sampled" else ()
         return self.mixes not in (1, *none) or self.closing_mixes not in (0, *none)
 

@@ -74,7 +74,7 @@ class Audit:
         return 1 if self.flags.one_run else 2 * self.flags.runs
 
     def laboratory(self, transport: Transport) -> Laboratory:
-        """Return the laboratory; what is wrong with it, all ranks find alike."""
+        """Return the laboratory; all ranks raise the same error for settings that it does not fit."""
         flags = self.flags
         width = flags.canaries if flags.one_run else self.config.dimension or FEATURES
         canary = Canary(flags.records, width, flags.others == "opposed", flags.sparse, flags.figures)
@@ -161,7 +161,7 @@ def claimed_epsilon(laboratory: Laboratory) -> float | None:
 
 
 def _other_claim(laboratory: Laboratory) -> Claim | None:
-    """Return the claim of a paper's theorem; None where what is claimed is what is certified."""
+    """Return the claim of a paper's theorem; None where the claim is what is certified."""
     config, epsilon = laboratory.config, claimed_epsilon(laboratory)
     if epsilon is None or (config.epsilon is not None and config.calibration == "certified"):
         return None

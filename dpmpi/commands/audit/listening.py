@@ -23,8 +23,8 @@ import numpy as np
 from dpmpi.core import Array, Hidden, Mix, Request, Sum
 from dpmpi.crypto.ring import decode
 from dpmpi.network.channel import Channel, Neighbourhood, Transport
-from dpmpi.runtime.assembly import Job
 from dpmpi.runtime.engine import Seat
+from dpmpi.runtime.job import Job
 from dpmpi.runtime.messages import SharedSums
 
 VICTIM = 0
@@ -166,7 +166,7 @@ def colluders(job: Job) -> int:
 
 
 def heard(job: Job, tap: Tap) -> Heard:
-    """Return what was heard in a job that has ended; all processes call this together."""
+    """Return the messages heard during a job that has ended; all processes call this together."""
     tap.finish()
     if not isinstance(job.settings.messages, SharedSums):
         return tap.heard

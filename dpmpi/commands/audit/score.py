@@ -39,7 +39,7 @@ from dpmpi.core import Array
 from dpmpi.problem.rows import Positions
 
 MEMORIES = ((1, False), (0, False), (2, False), (3, True))
-"""How far predictions may look back: so many exchanges, and the sums of all numbers before them. Always the first."""
+"""How far predictions may look back: this many exchanges, and the sums of all numbers before them. Always the first."""
 SMOOTH = 400
 """Numbers that the deviation of one that changes slowly is estimated from."""
 LEAST = 1e-9
@@ -105,7 +105,7 @@ class Prediction:
     deviation: float
 
     def new(self, values: Array) -> Array:
-        """Return what is new in the number."""
+        """Return the part of the number that its sources do not predict, in deviations."""
         return np.asarray((values[:, self.column] - values[:, self.sources] @ self.factors) / self.deviation)
 
 

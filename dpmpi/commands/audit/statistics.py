@@ -146,7 +146,7 @@ def upper_limit(successes: Array, trials: int, confidence: float) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How often the test was wrong in each world, out of so many trials in either."""
+    """How often the test was wrong in each world, out of the trials in either."""
 
     misses: int
     false_alarms: int
@@ -238,7 +238,7 @@ def against(claim: Claim) -> Worth:
 
 
 def _quantile_variance(rate: Array, trials: int) -> Array:
-    """Return the variance of the normal quantile of a rate that is estimated from so many trials."""
+    """Return the variance of the normal quantile of a rate that is estimated from `trials` trials."""
     p = np.clip(rate, 0.5 / trials, 1.0 - 0.5 / trials)
     density = np.exp(-(_normal_quantiles(p) ** 2) / 2.0) / math.sqrt(2.0 * math.pi)
     return np.asarray(p * (1.0 - p) / (trials * density**2))
@@ -304,7 +304,7 @@ class Scores:
 
 
 def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return the right-hand side of (5): how likely so many right guesses are under (epsilon, delta)-DP, at most."""
+    """Return the right-hand side of (5): how likely `right` right guesses are under (epsilon, delta)-DP, at most."""
     from scipy.special import betainc, gammaln  # noqa: PLC0415 - only one rank needs it
 
     if not 0 <= right <= guesses <= canaries:

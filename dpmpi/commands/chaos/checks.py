@@ -34,10 +34,11 @@ from dpmpi.network.channel import Schedule
 from dpmpi.network.graph import Graph
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.ledger import recorded_runs, recorded_spending
-from dpmpi.runtime.assembly import Past, assemble, open_ledgers
+from dpmpi.runtime.assembly import assemble, open_ledgers
 from dpmpi.runtime.budget import ledger_file
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.evaluation import Evaluator
+from dpmpi.runtime.job import Past
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.plan import make_plan
 from dpmpi.runtime.recovery.resume import fewest_ranks, quorate

@@ -15,7 +15,7 @@ from typing import Any
 from dpmpi.commands.chaos.faults import REGROUP, TRAILER, Fault, Record
 from dpmpi.core import Agent, Bytes, Event, Query
 from dpmpi.network.channel import TRAILER_BYTES, Channel
-from dpmpi.runtime.assembly import Job
+from dpmpi.runtime.job import Job
 
 OPERATIONS = ("total", "add_up", "collect", "gather", "vote", "swap", "swap_alike")
 """Of all ranks together."""

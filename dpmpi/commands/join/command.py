@@ -57,7 +57,7 @@ def _check_library() -> None:
 
 
 def environment_of(joining: Joining, folder: Path) -> dict[str, str]:
-    """Return what a party's ranks find in their environment, unless the user has set it."""
+    """Return the environment variables of a party's ranks, without those that the user has set."""
     # Of MPICH's two networks, UCX crashes a survivor now and then when a party dies.
     wanted = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "HYDRA_LAUNCHER": "fork"}
     if joining.interface is not None:

@@ -48,7 +48,7 @@ class Joining:
         return Place(self.rank + number, self.rank, self.ranks, self.of)
 
     def papers(self, number: int) -> Papers:
-        """Return what one of this party's ranks shows to the others."""
+        """Return the credentials of one of this party's ranks."""
         rank, roster = self.rank + number, load_roster(self.keys / "roster.toml")
         identity = load_identity(self.keys / f"{key_name(rank)}.key")
         check_identity(identity, rank, self.of, roster)
@@ -63,7 +63,7 @@ class Joining:
 
 
 def parse(argv: Sequence[str]) -> Joining:
-    """Return what the flags say; raise `ConfigError`."""
+    """Return the parsed flags; raise `ConfigError` for those that do not fit together."""
     parser = Parser(
         prog="dpmpi join",
         usage="dpmpi join --rank K --of N --meet ADDRESS --keys DIR [flags of a run]",

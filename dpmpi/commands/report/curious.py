@@ -28,7 +28,7 @@ LIMIT = (
 
 
 def curious_sections(run: Run, plots: Plots, given: str | None = None) -> list[Section]:
-    """Return what every single rank, and a given set of them, learns of the others; nothing if nothing is certified."""
+    """Return a section on what each rank, and a given set of them, learns of others; none if nothing is certified."""
     summary = run.summary
     if not summary["privacy"]["private"]:
         return []
@@ -49,7 +49,7 @@ def curious_sections(run: Run, plots: Plots, given: str | None = None) -> list[S
 
 
 def _accidents(summary: Mapping[str, Any]) -> list[str]:
-    """Return what happened in a run that its plan does not know of."""
+    """Return the events of a run that its plan does not cover, in words."""
     checks = {
         "ranks were lost on the way, and the others mixed among themselves": not summary.get("lost"),
         "the run was resumed, so that some rounds were made twice": summary.get("starts", 1) == 1,

@@ -11,8 +11,8 @@ from dpmpi.commands.report.charts import BYTES, group_numbers
 from dpmpi.commands.report.drawing import Plots, by_thousands, csv_text, series
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.report.ranks import spent
+from dpmpi.runtime.output.result_table import NOISE
 from dpmpi.runtime.output.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
-from dpmpi.runtime.output.summary import NOISE
 
 BYTES_OF = {"numbers": "payload", "shares": "share", "seals": "tag", "trailers": "trailer"}
 MORE = {
@@ -49,14 +49,14 @@ def warnings_of_runs(groups: Sequence[Group]) -> list[str]:
 
 
 def _expectations(run: Run) -> list[str]:
-    """Return what was to be expected of a run, unless it is a good model, and what it turned out to be."""
+    """Return the warnings of a run's verdict, before and after training; none for a good model."""
     told = run.summary.get("verdict") or {}
     before = told.get("line") if told.get("word") not in (None, "good") else None
     return [text for text in (before, told.get("afterwards")) if text]
 
 
 def warnings_of_sweep(sweep: SweepResult) -> list[str]:
-    """Return as HTML what must be known about a sweep: what is missing, and what is not private."""
+    """Return the warnings about a sweep as HTML: what is missing, and what is not private."""
     said = []
     failed = [one for one in sweep.index["runs"] if one["state"] == "failed"]
     if failed:

@@ -15,8 +15,8 @@ from dpmpi.commands.report.sections import chart_panels
 from dpmpi.model import Model
 from dpmpi.model.coefficients import HEADINGS, by_size, cells
 from dpmpi.model.metrics import CALIBRATION_BINS
+from dpmpi.runtime.output.result_table import NOISE
 from dpmpi.runtime.output.results import Run
-from dpmpi.runtime.output.summary import NOISE
 
 MOST_COEFFICIENTS = 20
 WHOSE = {"mean": "mean model", "ranks_mean": "ranks' own, mean", "ranks_worst": "worst", "reference": "optimum"}
@@ -70,7 +70,7 @@ def _private_section(found: Mapping[str, Any] | None) -> list[Section]:
 
 
 def _reliability_section(bins: Sequence[Sequence[float]], plots: Plots) -> Section:
-    """Return what came true against what was predicted."""
+    """Return the chart of observed frequencies against predicted probabilities."""
     p, share, _ = np.array(bins).T
     ends = np.array([0.0, 1.0])
     curves = (

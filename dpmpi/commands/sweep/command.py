@@ -112,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
     add("--out", type=Path, default=Path("runs/sweeps"), metavar="DIR", help="(default: runs/sweeps)")
     add("--launcher", metavar="COMMAND", help="'mpirun -n {ranks}' (default: all ranks in one process)")
     add("--only", action="append", default=[], metavar="NAME", help="only this series; may be repeated")
-    add("--repeat", type=int, metavar="N", help="so many repetitions, instead of the file's")
+    add("--repeat", type=int, metavar="N", help="N repetitions, instead of the file's")
     flags = parser.parse_args(argv)
     if flags.repeat is not None and flags.repeat < 1:
         raise ConfigError(f"expected at least 1 for --repeat, found {flags.repeat}")

@@ -66,7 +66,7 @@ class Facts:
         return int(told[0])
 
     def before(self, name: int, start: Start) -> Counter[ReleaseEvent]:
-        """Return what a rank had charged for the run when it went on by `start`."""
+        """Return a rank's charges for the run before it went on by `start`."""
         if start.incarnation and not self.ledgers[name].starts:
             raise LookupError(f"the ledger of rank {name} cannot be read")
         return self.ledgers[name].before(start.incarnation)

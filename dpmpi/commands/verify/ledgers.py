@@ -57,7 +57,7 @@ class RankLedger:
         return self.before(None)
 
     def before(self, incarnation: int | None) -> Counter[ReleaseEvent]:
-        """Return what was charged by the starts before this one; None for all."""
+        """Return the charges of the starts before this one; None for all starts."""
         chosen = [one for one in self.starts if incarnation is None or one.incarnation < incarnation]
         return sum((one.spending for one in chosen), Counter[ReleaseEvent]())
 

@@ -48,7 +48,7 @@ class _Line:
         return found
 
     def open(self, sealed: Sequence[bytes], own: bytes) -> list[bytes]:
-        """Return what every rank said, `own` from this one; raise `SealBroken` for a message that does not open."""
+        """Return every rank's message, `own` for this one; raise `SealBroken` for a message that does not open."""
         self._opened += 1
         found = []
         for peer, message in enumerate(sealed):

@@ -154,7 +154,7 @@ class Meter(Layer):
         return dict(sorted(result.items()))
 
     def waits(self, rank: int, names: Sequence[int]) -> dict[str, object]:
-        """Return the time line of whom `rank` waited for, JSON-ready, ranks by their names.
+        """Return a time line of the peers that `rank` waited for, JSON-ready, ranks by their names.
 
         `buckets[k]` holds the seconds waited for each peer between started + k width and started + (k + 1) width.
         """

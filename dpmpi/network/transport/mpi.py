@@ -8,31 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import wraps
-from itertools import pairwise
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dpmpi.core import Array
 from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
-from dpmpi.network.channel import Channel, ChannelSpec, slices
-from dpmpi.network.launcher import BRIEF_BYTES, advice, fault_tolerant, heartbeats, party
+from dpmpi.network.channel import Channel, ChannelSpec
+from dpmpi.network.launcher import BRIEF_BYTES, advice, heartbeats, party
+from dpmpi.network.mpi_collectives import YIELDS, MpiCollectives, telling, translated
 from dpmpi.network.polling import SLOW_SHARE, nap_until
-from dpmpi.network.words import check_lengths, other_lengths, text_of
-from dpmpi.rng import Words
 
-Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
-
-CARD_BYTES = 256
-"""A text that fits, with its length, is collected in one step."""
-YIELDS = 12
-"""How often to poll at least, yielding the core in between, before napping."""
 FAREWELL_SECONDS = 2
 """How long a rank that ends may take to tell MPI."""
 
@@ -56,44 +42,15 @@ def open_world(deadline: float = 120.0, comm: Any = None) -> MpiTransport:
         raise translated(error) from error
 
 
-def _telling(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Let a method raise `RankLost` where MPI says that a rank has died."""
-
-    @wraps(method)
-    def telling(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:
-            raise translated(error) from error
-
-    return telling
-
-
-def translated(error: Exception) -> Exception:
-    """Return `RankLost` for what MPI raises when it is fault tolerant, and anything else as it is.
-
-    An operation that fails because of a death has many codes: of the process, of a request in a list, or of a
-    communicator that another survivor revoked. With fault tolerance on, nothing else makes these operations fail.
-    """
-    if fault_tolerant(os.environ) and type(error).__module__.startswith("mpi4py"):
-        return RankLost(f"a rank has died ({error})")
-    return error
-
-
-class MpiTransport:
+class MpiTransport(MpiCollectives):
     """Sends the bytes of channels on duplicated communicators, one for rounds and one for evaluation."""
 
     def __init__(self, mpi: Any, world: Any, deadline: float) -> None:
-        self._mpi = mpi
         self._world = world
         self._rounds = world.Dup()
-        self._aside = world.Dup()
-        self._deadline = deadline
+        super().__init__(mpi, world.Dup(), deadline)
         self._channels: list[Channel] = []
-        self.rank: int = world.Get_rank()
-        self.size: int = world.Get_size()
         self.ranks: Sequence[int] = (self.rank,)
-        self.tolerant = fault_tolerant(os.environ)
         self.on_slow: Callable[[int, tuple[int, ...], float], None] | None = None
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
         self._startall: Callable[[list[Any]], None] = mpi.Prequest.Startall
@@ -108,10 +65,7 @@ class MpiTransport:
         """What this transport was made of; nothing is sent on it."""
         return self._world
 
-    def watch(self) -> None:
-        """Raise if waiting is in vain; called while this rank waits."""
-
-    @_telling
+    @telling
     def channel(self, spec: ChannelSpec) -> Channel:
         """Return a new channel with persistent requests."""
         channel = Channel(spec)
@@ -157,7 +111,7 @@ class MpiTransport:
         """Return whether the messages of the exchange that is under way have left their buffers."""
         return self._testall(channel.handle.sends[channel.turn])
 
-    @_telling
+    @telling
     def close(self) -> None:
         """Wait until everything that was sent has been received."""
         for channel in self._channels:
@@ -182,117 +136,9 @@ class MpiTransport:
         if not nap_until(ready, self._deadline, slow, channel.yielding):
             raise self._silence(channel)
 
-    @_telling
-    def total(self, buffer: Array) -> None:
-        """Sum over all ranks in rank order: each rank adds up one slice of the coordinates, then all get all slices."""
-        self._add(buffer)
-
-    @_telling
-    def add_up(self, words: Words) -> None:
-        """Sum over all ranks modulo 2^64, by slices too."""
-        self._add(words)
-
-    def _add(self, buffer: NDArray[Any]) -> None:
-        mine = slices(buffer, self.size)
-        theirs = np.empty_like(mine)
-        self._finish(self._aside.Ialltoall(mine, theirs), "an evaluation")
-        for row in theirs[1:]:
-            theirs[0] += row
-        self._finish(self._aside.Iallgather(theirs[0].copy(), mine), "an evaluation")
-        buffer.reshape(-1)[:] = mine.reshape(-1)[: buffer.size]
-
-    @_telling
-    def collect(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts of all ranks in rank order."""
-        [text] = texts
-        mine = np.frombuffer(text.encode(), np.uint8)
-        # Most texts are short: they go with their lengths, in one step.
-        card, cards = np.zeros(CARD_BYTES, np.uint8), np.zeros((self.size, CARD_BYTES), np.uint8)
-        card[:8].view(np.int64)[0] = mine.size
-        card[8 : 8 + mine.size] = mine[: CARD_BYTES - 8]
-        self._finish(self._aside.Iallgather(card, cards), "the other ranks")
-        lengths: list[int] = cards[:, :8].copy().view(np.int64)[:, 0].tolist()
-        if max(lengths) <= CARD_BYTES - 8:
-            return [
-                text_of(peer, row[8 : 8 + k].tobytes())
-                for peer, (row, k) in enumerate(zip(cards, lengths, strict=True))
-            ]
-        with self._announced(lengths):
-            joined, ends = np.empty(sum(lengths), np.uint8), np.cumsum([0, *lengths]).tolist()
-            spec = [joined, lengths, ends[:-1], self._mpi.BYTE]
-            self._finish(self._aside.Iallgatherv([mine, self._mpi.BYTE], spec), "the other ranks")
-        return [text_of(peer, joined[a:b].tobytes()) for peer, (a, b) in enumerate(pairwise(ends))]
-
-    @contextmanager
-    def _announced(self, lengths: Sequence[int]) -> Iterator[None]:
-        """Raise `ProtocolError` for lengths that cannot be, and where others come than were announced."""
-        check_lengths(self.rank, lengths)
-        try:
-            yield
-        except self._mpi.Exception as error:
-            if self.tolerant:
-                raise
-            raise other_lengths(self.rank, lengths) from error
-
-    @_telling
-    def gather(self, row: Array, roots: Sequence[int]) -> Array | None:
-        """Return the rows of all ranks as a matrix on those in `roots`, None elsewhere."""
-        found = None
-        for root in roots:
-            rows = np.empty((self.size, row.size)) if self.rank == root else None
-            self._finish(self._aside.Igather(row, rows, root=root), "the other ranks")
-            found = found if rows is None else rows
-        return found
-
-    @_telling
-    def swap(self, messages: Sequence[bytes], theirs: Sequence[int] | None = None) -> list[bytes]:
-        """Send every rank its own bytes; return those of every rank, who announced as many as `theirs`.
-
-        Without `theirs` the lengths are announced here, bare.
-        """
-        lengths = [len(message) for message in messages]
-        if theirs is None:
-            told = self.swap_alike([length.to_bytes(8, "big") for length in lengths])()
-            theirs = [int.from_bytes(one, "big") for one in told]
-        with self._announced(theirs):
-            came, out = np.empty(sum(theirs), np.uint8), np.frombuffer(b"".join(messages), np.uint8)
-            ends, outs = np.cumsum([0, *theirs]).tolist(), np.cumsum([0, *lengths]).tolist()
-            byte = self._mpi.BYTE
-            request = self._aside.Ialltoallv([out, lengths, outs[:-1], byte], [came, [*theirs], ends[:-1], byte])
-            self._finish(request, "the other ranks")
-        return [came[a:b].tobytes() for a, b in pairwise(ends)]
-
-    @_telling
-    def swap_alike(self, messages: Sequence[bytes]) -> Callable[[], list[bytes]]:
-        """Begin to send every rank its own bytes, as many to each; calling the result returns those of every rank."""
-        out = np.frombuffer(b"".join(messages), np.uint8)
-        buffers = (out, np.empty_like(out))
-        request, width = self._aside.Ialltoall(*buffers), len(messages[0])
-
-        @_telling
-        def result() -> list[bytes]:
-            self._finish(request, "the other ranks")
-            came = buffers[1]  # both are held until here, as by `vote`
-            return [came[k : k + width].tobytes() for k in range(0, len(came), width)]
-
-        return result
-
-    @_telling
-    def vote(self, wishes: Array) -> Callable[[], Array]:
-        """Begin to agree on the largest of all ranks' wishes, entry by entry."""
-        buffers = (wishes, np.empty_like(wishes))
-        request = self._aside.Iallreduce(*buffers, op=self._mpi.MAX)
-
-        @_telling
-        def result() -> Array:
-            self._finish(request, "the other ranks")
-            return buffers[1]  # both must be held until here: mpi4py 4.1 lets go of what Iallreduce reads
-
-        return result
-
-    @_telling
+    @telling
     def shrink(self, wrap: Callable[[MpiTransport], Any] = lambda living: living) -> tuple[Any, list[int]]:
-        """Return a transport among the ranks that live, wrapped, and who of this one they are, in their new order.
+        """Return a transport among the surviving ranks, wrapped, and their numbers in this one, in their new order.
 
         All survivors come here: whoever notices a death revokes what the others wait on. They leave together: if one of
         them fails on the way, because yet another has died, all try again.
@@ -318,7 +164,7 @@ class MpiTransport:
         except self._mpi.Exception:
             return False
 
-    @_telling
+    @telling
     def among(self, chosen: Sequence[int]) -> MpiTransport | None:
         """Return a transport among some of the ranks, in this order; None on the others.
 
@@ -360,10 +206,6 @@ class MpiTransport:
         for comm in (self._rounds, self._aside, *(() if self._world == self._mpi.COMM_WORLD else (self._world,))):
             comm.Free()
 
-    def barrier(self) -> None:
-        """Return when every rank has called this; for benchmarks."""
-        self._finish(self._aside.Ibarrier(), "the other ranks")
-
     def bare_communicator(self) -> Any:
         """Return a new duplicate of COMM_WORLD, for benchmarks that go without this class."""
         return self._world.Dup()
@@ -375,25 +217,6 @@ class MpiTransport:
     def describe(self) -> str:
         """Return the MPI library's name and version, on one line."""
         return " ".join(str(self._mpi.Get_library_version()).split())[:60]
-
-    def _finish(self, request: Any, what: str) -> None:
-        """Wait for a collective operation."""
-        for _ in range(YIELDS):
-            if request.Test():
-                return
-            os.sched_yield()
-
-        def ready() -> bool:
-            if request.Test():
-                return True
-            self.watch()
-            return False
-
-        if not nap_until(ready, self._deadline):
-            raise NeighbourSilent(
-                f"rank {self.rank} waited {self._deadline:g} s for {what}: has a rank died, or is it slow "
-                "(--deadline SECONDS waits longer)?"
-            )
 
     def _silence(self, channel: Channel) -> Exception:
         silent = self._missing(channel)

@@ -83,7 +83,7 @@ class Loss:
         raise NotImplementedError
 
     def link(self, scores: Array) -> Array:
-        """Return what is expected of the label: probabilities of classes, a number, a count; here the scores."""
+        """Return the expected label: probabilities of classes, a number or a count; here the scores."""
         return scores
 
     def check_labels(self, labels: Array) -> None:

@@ -73,7 +73,7 @@ class Poisson(Loss):
         return np.exp(np.minimum(scores, _HIGHEST))
 
     def check_labels(self, labels: Array) -> None:
-        """Raise `DataError` for a label that is no count from 0 to the bound."""
+        """Raise `DataError` for a label that is not a count from 0 to the bound."""
         right = (labels >= 0.0) & (labels <= self.bound) & (labels == np.floor(labels))
         self._check(labels, right, f"whole numbers from 0 to {self.bound:g} as labels", ": declare a larger bound")
 

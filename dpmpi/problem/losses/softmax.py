@@ -88,7 +88,7 @@ class Softmax(Loss):
         return p
 
     def check_labels(self, labels: Array) -> None:
-        """Raise `DataError` for a label that is no class."""
+        """Raise `DataError` for a label that is not a class."""
         right = (labels >= 0.0) & (labels < self.classes) & (labels == np.floor(labels))
         self._check(labels, right, f"classes coded 0 to {self.classes - 1}", ": declare all classes (--classes)")
 

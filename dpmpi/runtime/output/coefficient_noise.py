@@ -30,7 +30,8 @@ import numpy as np
 from dpmpi.core import Array, Draws, Event, Integers, Mix, Query, Sampling
 from dpmpi.errors import ConfigError
 from dpmpi.rng import public_generator
-from dpmpi.runtime.assembly import Job, build_agent
+from dpmpi.runtime.assembly import build_agent
+from dpmpi.runtime.job import Job
 from dpmpi.runtime.plan import Plan
 
 MOST_EXACT = 2000

@@ -17,9 +17,9 @@ from dpmpi.core import Array
 from dpmpi.data.codebook import Codebook, Number, parse_codebook
 from dpmpi.model import Model, PrivacyStatement
 from dpmpi.model.model import LINKS, Link
-from dpmpi.runtime.assembly import Job
+from dpmpi.runtime.job import Job
 from dpmpi.runtime.output.coefficient_noise import coefficient_noise
-from dpmpi.runtime.output.summary import budget_ended
+from dpmpi.runtime.output.result_table import budget_ended
 
 OUTSIDE = "read the data without noise, outside of the guarantee"
 NO_EVALUATION = "none outside of the guarantee"
@@ -80,7 +80,7 @@ def _scaling(codebook: Codebook) -> Array:
 
 
 def _statement(summary: Mapping[str, Any], config: str) -> PrivacyStatement:
-    """Return what the summary certifies."""
+    """Return the privacy statement of a summary."""
     privacy = summary["privacy"]
     figures = {name: privacy[name] for name in STATED}
     evaluation = OUTSIDE if privacy["evaluation_outside_guarantee"] else NO_EVALUATION

@@ -30,7 +30,7 @@ def without_figures(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_figures(record: Mapping[str, Any], run: Mapping[str, float]) -> dict[str, Any]:
-    """Return what a rank keeps to itself: the figures of its record, and those of the run by its own clock."""
+    """Return the figures that a rank keeps to itself: those of its record, and of the run by its own clock."""
     found = {name: record[name] for name in ("rank", *OF_A_RANK, "host")} | {name: run[name] for name in OF_A_RUN}
     found["neighbours"] = {peer: one["wait_seconds"] for peer, one in record["neighbours"].items()}
     return found

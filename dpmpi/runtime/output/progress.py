@@ -70,7 +70,7 @@ class Figures:
         return "  ".join(parts)
 
     def _spent(self, epsilon: float) -> str:
-        """Return what was spent of what: a budget is for all runs of a ledger together."""
+        """Return the epsilon spent and its budget, which is for all runs of a ledger together."""
         total, limit = self.epsilon_with_earlier_runs, self.budget_of_all_runs
         if total is not None and limit is not None:
             return f"epsilon {total:.3g} of {limit:.3g} with earlier runs, {epsilon:.3g} in this one"

@@ -9,7 +9,7 @@ from dpmpi.errors import ConfigError
 
 @dataclass(frozen=True)
 class Interval:
-    """How often to checkpoint: every so many rounds, or seconds."""
+    """How often to checkpoint: every N rounds, or every N seconds."""
 
     rounds: int | None = None
     seconds: float | None = None

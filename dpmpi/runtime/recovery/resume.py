@@ -14,10 +14,11 @@ from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.handshake import Meeting, meet, roster_digest
 from dpmpi.privacy.events import ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import check_run_proofs, has_line, recorded_runs
-from dpmpi.runtime.assembly import Past, claim_of
+from dpmpi.runtime.assembly import claim_of
 from dpmpi.runtime.budget import ledger_file, read_budget
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import from_text
+from dpmpi.runtime.job import Past
 from dpmpi.runtime.noise import SumNoise
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.recovery.checkpoint import (
@@ -63,7 +64,7 @@ def resume(world: Transport, path: Path, given: dict[str, Any]) -> tuple[Setting
 
 
 def _own_past(directory: RunDirectory, given: dict[str, Any], world: Transport) -> tuple[Settings, Past, int]:
-    """Return what this process's own files say of a run: its settings, its past, and the round that all ranks had."""
+    """Return a run's settings, its past and the last common round, as this process's own files have them."""
     path = directory.path
     if "out" in given:
         raise ConfigError(f"--resume goes on in {path} itself: leave out --out")
@@ -176,7 +177,7 @@ def last_header(ledger: Path, key: str, value: str) -> dict[str, Any] | None:
 def regroup(
     settings: Settings, before: Past, kept: Sequence[Snapshot], transport: World
 ) -> tuple[World, Meeting, Past] | None:
-    """Return a transport among those who are left and can reach each other, and what they bring with them.
+    """Return a transport among the survivors that can reach each other, and the past that they bring with them.
 
     None for a rank that cannot be reached by the largest group. `before` says who they were, `kept` are this rank's
     snapshots. The ranks go back to the last round of which all have one; what they released since then is charged, and
@@ -218,7 +219,7 @@ def fewest_ranks(settings: Settings, origin: int) -> int:
 
 
 def check_crowd(settings: Settings, after: Past) -> None:
-    """Raise `ProtocolError`, on all who are left alike, if they are too few for noise in their sum."""
+    """Raise `ProtocolError` on all survivors if they are too few for noise in their sum."""
     fewest = fewest_ranks(settings, after.origin)
     if len(after.names) < fewest:
         raise ProtocolError(
@@ -228,7 +229,7 @@ def check_crowd(settings: Settings, after: Past) -> None:
 
 
 def quorate(left: Sequence[int], size: int) -> bool:
-    """Return whether those who are left may go on: more than half, or half with the first rank.
+    """Return whether the survivors may go on: more than half, or half with the first rank.
 
     A cut network leaves two groups that take each other for dead. Both going on would spend twice and write one result.
     """

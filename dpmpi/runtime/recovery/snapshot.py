@@ -63,7 +63,7 @@ def capture(seat: Seat, round_: int, *, repeatable: bool, **more: Any) -> Snapsh
 
 
 def restore(seat: Seat, snapshot: Snapshot) -> None:
-    """Put an agent where the snapshot was taken; raise `CheckpointError` if it is not of such an agent."""
+    """Put an agent where the snapshot was taken; raise `CheckpointError` for the snapshot of another kind of agent."""
     agent, state = seat.agent, seat.state
     names = {f.name for f in dataclasses.fields(state)}
     if names != {*snapshot.arrays, *snapshot.numbers}:

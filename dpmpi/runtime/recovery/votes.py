@@ -21,7 +21,7 @@ from dpmpi.core import Array
 from dpmpi.network.channel import Transport
 
 GROWTH = 4
-"""Looks are a round apart at first, and at most so many times further at each."""
+"""Looks are a round apart at first, and at most this many times further at each."""
 
 
 class Votes:
