@@ -9,8 +9,8 @@ import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,8 +216,7 @@ def assemble(
     records, held_out = [one.records for one in sizes], [one.held_out for one in sizes]
     dimension = settings.dimension(features)
     done = on_all_ranks(transport, lambda: [past.progress(rank) for rank in transport.ranks])
-    made = [releases for _, releases in done]
-    active = [rounds for rounds, _ in done]
+    active, made = [rounds for rounds, _ in done], [releases for _, releases in done]
     plan = make_plan(settings, schedule, records, dimension, done=active, since=past.round, held_out=held_out)
     settings, config = plan.settings, plan.config
     plan.check()
@@ -236,7 +235,8 @@ def assemble(
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
             key = rank_key(config.insecure_noise_seed, past.names[rank])
-            problem = plan.problem(rank, shard.rows, shard.labels, key, shard.persons)
+            with _said_at_home(settings.source, [past.names[one] for one in transport.ranks], past.origin):
+                problem = plan.problem(rank, shard.rows, shard.labels, key, shard.persons)
             mechanism = plan.mechanism(sigmas[rank], key, _pairs(plan, rank, secrets, past))
             agent = build_agent(plan, rank, key, problem, mechanism)
             tail = settings.noise.tail(plan, max([sigmas[rank], *evaluation_sigmas]))
@@ -473,6 +473,18 @@ def most_records(config: Config, sizes: Sequence[Sizes]) -> int:
     return declared or most
 
 
+@contextmanager
+def _said_at_home(source: Source, names: Sequence[int], origin: int) -> Iterator[None]:
+    """Keep the words of a `DataError` about private records on the terminal of their rank; others hear of it only."""
+    try:
+        yield
+    except DataError as error:
+        if error.public or not source.private or len(names) == origin:  # alone, nobody else hears of it
+            raise
+        say(f"dpmpi: {error}", sys.stderr)
+        raise DataError(f"rank {names[0]} cannot use its shard, and says why on its own terminal") from error
+
+
 def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[Shard], int, list[Sizes]]:
     """Return the shards of the ranks in this process, the features that all share, and every rank's sizes."""
 
@@ -491,14 +503,9 @@ def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[
             # All ranks of one process may read a file together, if the source can.
             load_many = getattr(source, "load_many", None)
             mine, origin = [past.names[rank] for rank in transport.ranks], past.origin
-            try:
+            with _said_at_home(source, mine, origin):
                 found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
                 shards.extend(found)
-            except DataError as error:
-                if error.public or not source.private or len(mine) == origin:  # alone, nobody else hears of it
-                    raise
-                say(f"dpmpi: {error}", sys.stderr)  # depends on the records: for this rank's own eyes
-                raise DataError(f"rank {mine[0]} cannot use its shard, and says why on its own terminal") from error
         return [
             Sizes(rows.count, rows.dimension, isinstance(rows, Dense), tests.count, shard.most, digest, task)
             for shard in shards

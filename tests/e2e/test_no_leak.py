@@ -87,6 +87,7 @@ REFUSED = {
     "nan": {"data": "nan"},
     "infinite": {"data": "infinite"},
     "labels": {"data": "labels"},
+    "said": {"data": "said"},
     "garbled": {"data": "garbled", "suffix": ".svm"},
 }
 

@@ -3,10 +3,12 @@
 import json
 import stat
 
+import needs
 import numpy as np
 import pytest
 from plans import settings_of
 
+import dpmpi
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.algorithms.dda import DpDda
 from dpmpi.algorithms.momentum import Momentum
@@ -177,6 +179,22 @@ def test_the_epsilon_of_persons_is_that_of_the_plan(coded, capsys):
     assert plan["unit"] == "person, at most 3 records"
     assert plan["epsilon"] == pytest.approx(found["privacy"]["epsilon_training"], rel=1e-4)
     assert plan["sigma"][0] * 300 == pytest.approx(sigma * records, rel=1e-4)
+
+
+def test_tables_of_a_python_program_have_persons_too(coded):
+    pandas = needs.package("pandas", "test")
+    tables = [pandas.read_csv(coded / f"{rank}.csv") for rank in range(RANKS)]
+    settings = {"codebook": coded / "book.toml", "loss": "logistic", "rounds": 10, "delta": 1e-4, "epsilon": 2}
+    found = dpmpi.simulate(tables, **settings, test_fraction=0.1, evaluate="private").summary
+    shards = train(coded)
+    assert found["privacy"]["unit"] == "person, at most 3 records"
+    for name in ("samples", "held_out", "sigma", "evaluation_sigma"):
+        assert [one[name] for one in found["per_rank"]] == [one[name] for one in shards["per_rank"]]
+    parts = [(table.drop(columns="ill"), table["ill"]) for table in tables]
+    with pytest.raises(ConfigError, match=r"for a codebook with \[person\]"):
+        dpmpi.simulate(parts, **settings)
+    with pytest.raises(ConfigError, match=r"for a codebook with \[person\]"):
+        dpmpi.simulate(tables, **settings, test=parts)
 
 
 def test_three_records_cost_three_times_the_noise(coded):

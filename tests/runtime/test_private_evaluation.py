@@ -187,6 +187,17 @@ def test_training_reads_no_held_out_row(shards, tmp_path):
     assert 0 < np.abs(difference).sum() <= 2 * 60 + 1e-6  # the noise is the same, the 60 rows are not
 
 
+def test_a_held_out_label_that_is_no_class_is_refused_before_anything_is_released(shards, tmp_path, capsys):
+    said = np.array(json.dumps(Task("multiclass", ("a", "b", "c")).to_dict()))
+    for rank in range(RANKS):
+        X, y = np.load(shards / f"{rank}.npz")["X"], np.arange(ROWS) % 3.0
+        y[public_generator(0, "shuffle", rank).permutation(ROWS)[-1]] = 7.0 if rank == 1 else 0.0
+        np.savez(shards / f"{rank}.npz", X=X, y=y, task=said)
+    train(shards, tmp_path / "run", "--loss", "softmax", code=2)
+    assert "classes coded 0 to 2" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_held_out_row_moves_the_counts_by_their_sensitivity(shards, tmp_path):
     train(shards, tmp_path / "one", "--insecure-noise-seed", 1)
     stored = dict(np.load(shards / "1.npz"))
