@@ -32,7 +32,17 @@ from dpmpi.privacy.releases import later_releases, tally
 from dpmpi.problem.rows import Dense
 from dpmpi.problem.task import Task
 from dpmpi.rng import PrivateStream, rank_key
-from dpmpi.runtime.budget import Account, Ahead, Fits, open_accounts, remember_rows, set_allowances, split_of
+from dpmpi.runtime.budget import (
+    Account,
+    Ahead,
+    Fits,
+    open_accounts,
+    remember_rows,
+    remember_split,
+    set_allowances,
+    split_of,
+    training_mark,
+)
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.engine import Engine, Seat
 from dpmpi.runtime.held_out import evaluation_levels
@@ -379,8 +389,12 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         key = make_key(account.path)
         if config.ledger is not None:
             fields |= {"shard": key.owner_mark(shard.identity), "filter_order": account.order}
-            fields |= {} if job.plan.held_out is None else {"split": split_of(config, job.names[rank], shard)}
+            if job.plan.held_out is not None:
+                fields |= {"split": split_of(config, job.names[rank], shard)}
+                fields |= {"training": training_mark(account.path, shard)}
             remember_rows(account.path, key, shard)
+        elif job.plan.held_out is not None:
+            remember_split(account.path, shard)
         identity = None if job.meeting.secrets is None else job.meeting.secrets.identities.get(rank)
         sign = None if identity is None else identity.sign
         planned, allowance, lines = job.planned(rank), account.allowance, account.lines

@@ -85,14 +85,16 @@ def open_accounts(
                 owner = known_mark(path, shard)
             if path.exists() and (config.ledger is not None or run is not None):
                 lines = check_ledger(path, shard if config.ledger is not None else None)
+                split, training = split_of(config, names[rank], shard), training_mark(path, shard)
                 for header, spent, _ in recorded_runs(path):
                     if run is not None and header.get("run") == run:
                         own, starts = own + spent, starts + 1
+                        began = header.get("training") if config.ledger is not None else read_split(path)
+                        if began not in (None, training):
+                            raise _other_rows(names[rank])
                     else:
-                        same = header.get("shard") == owner and header.get("split") == split_of(
-                            config, names[rank], shard
-                        )
-                        earlier += spent if same else to_all_rows(spent)
+                        cut = header.get("shard"), header.get("split"), header.get("training")
+                        earlier += spent if cut == (owner, split, training) else to_all_rows(spent)
                 order = first_order(path) if config.ledger is not None else None
             accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
             told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
@@ -115,6 +117,44 @@ def split_of(config: Config, name: int, shard: Shard) -> str:
     unit = "rows" if shard.persons is None else "rows by person"
     count = shard.test_rows.count
     return f"seed {config.seed}, rank {name}, {count} of {count + shard.rows.count} {unit}"
+
+
+def training_mark(ledger: Path, shard: Shard) -> str:
+    """Return the mark of the training rows, in their order: `split_of` does not know whose the rows are.
+
+    Who a record belongs to, or the order in which a table is coded, may change while all rows stay.
+    """
+    return make_key(ledger).owner_mark(f"training {shard.fingerprint}")
+
+
+def split_file(ledger: Path) -> Path:
+    """Return where the mark of a run's training rows lies, for its owner alone; in a lasting ledger it is a line's.
+
+    The last hash of a ledger of one run is told to all ranks, so that no line of it depends on the rows.
+    """
+    return ledger.with_suffix(".split")
+
+
+def remember_split(ledger: Path, shard: Shard) -> None:
+    """Keep the mark of a run's training rows: if it goes on, its parts must be the same."""
+    write_file(split_file(ledger), training_mark(ledger, shard), private=True, durable=True, error=LedgerError)
+
+
+def read_split(ledger: Path) -> str | None:
+    """Return the mark that was kept of a run's training rows; None if it had no private evaluation."""
+    try:
+        return split_file(ledger).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"cannot read the mark of the training rows {split_file(ledger)}: {error}") from error
+
+
+def _other_rows(name: int) -> ConfigError:
+    return ConfigError(
+        f"expected the rows that rank {name} began the run with, found others: some that were trained on may be held "
+        "out now, or the other way round; put the shard back, or start a new run"
+    )
 
 
 @dataclass(frozen=True)
