@@ -172,10 +172,13 @@ class SumNoise:
         for scale in plan.noise_scales if sigma else ():
             part_steps(sigma * scale, n - self.colluders, self.bits)
         longest = max(map(plan.longest_release, range(n)))
+        what = "gradients"
+        if plan.held_out is not None and plan.held_out.largest > longest:
+            longest, what = plan.held_out.largest, "shares of held-out rows"
         room = capacity(n, self.bits, self.tail(plan, sigma), self.word)
         if longest >= room:
             raise ConfigError(
-                f"expected gradients below {max(room, 0.0):.3g} in a shared sum of {n} ranks with {self.bits} "
+                f"expected {what} below {max(room, 0.0):.3g} in a shared sum of {n} ranks with {self.bits} "
                 f"fractional bits in words of {self.word}, found that they may reach {longest:.3g}: use fewer "
                 f"--share-bits, a smaller --lipschitz or a larger --batch"
                 f"{', or --share-words 64' if self.word < 64 else ''}"

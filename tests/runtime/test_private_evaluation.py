@@ -252,6 +252,31 @@ REFUSED = [
 ]
 
 
+def test_counts_that_a_sum_has_no_room_for_are_refused_before_the_run(shards, tmp_path, capsys):
+    """One rank has nearly all rows, and nearly all of them may be in one cell: its share would not fit, and be told."""
+    for rank, rows in enumerate((20000, 400, 400, 400, 400)):
+        draw = np.random.default_rng(rank)
+        np.savez(shards / f"{rank}.npz", X=draw.normal(size=(rows, 3)) / 9, y=-np.ones(rows))
+    flags = ["--loopback", 5, "--data", f"shards:{shards}/{{rank}}.npz", *LIKE[:-2], "--epsilon", 30]
+    flags += [
+        "--weigh",
+        "ranks",
+        "--exchange",
+        "shares",
+        "--noise-in",
+        "sum",
+        "--share-words",
+        32,
+        "--share-bits",
+        28,
+        "--delta",
+        1e-5,
+    ]
+    assert main([*map(str, flags), "--out", str(tmp_path / "run")]) == 2
+    assert "expected shares of held-out rows below 0.7" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("flags", "reason"), REFUSED)
 def test_what_cannot_be_is_refused(flags, reason):
     with pytest.raises(ConfigError, match=reason):
