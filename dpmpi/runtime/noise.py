@@ -284,6 +284,12 @@ class PairNoise:
                 raise ConfigError("expected noise on values for --noise-in pairs, found noise inside an objective")
         if len({plan.release_count(rank) for rank in range(plan.ranks)}) > 1:
             raise ConfigError("expected as many releases of all ranks for --noise-in pairs, found different numbers")
+        each = {tuple((r.scale, r.count) for r in plan.method.releases(plan.terms(rank))) for rank in range(plan.ranks)}
+        if len(each) > 1:  # both ends of an edge draw the same: (1) of pair_noise.py
+            raise ConfigError(
+                "expected noise of the same size on all ranks for --noise-in pairs, found others by degree or weight: "
+                "use --inner-noise each, or another method"
+            )
 
 
 Noise: TypeAlias = LocalNoise | SumNoise | PairNoise
