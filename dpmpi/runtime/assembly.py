@@ -373,6 +373,7 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         "evaluation": evaluation,
         "reference": outside if config.reference else "off",
         "delta": config.delta,
+        "person_records": job.settings.noise.records,
         "calibration": config.calibration if config.epsilon is not None else "noise given",
         "roster": roster_digest(job.settings.messages.keys),
         "timings": "shared: outside of the guarantee" if job.settings.shares_timings else "kept by each rank",

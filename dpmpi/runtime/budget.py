@@ -22,7 +22,7 @@ from dpmpi.privacy.events import ReadRows, ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import check_proofs, read_ledger, recorded_runs
 from dpmpi.privacy.ledger_proofs import LedgerKey, check_head, key_file, make_key, read_key
 from dpmpi.privacy.releases import Releases, cache_file, first_releases, later_releases, tally
-from dpmpi.privacy.spending import charged_to, to_all_rows
+from dpmpi.privacy.spending import charged_to, for_persons, to_all_rows
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.plan import Plan
 
@@ -94,7 +94,9 @@ def open_accounts(
                             raise _other_rows(names[rank])
                     else:
                         cut = header.get("shard"), header.get("split"), header.get("training")
-                        earlier += spent if cut == (owner, split, training) else to_all_rows(spent)
+                        counted = spent if cut == (owner, split, training) else to_all_rows(spent)
+                        more = (config.person_records or 1) / _records_charged(header.get("person_records", 1))
+                        earlier += for_persons(counted, more) if more > 1.0 else counted
                 order = first_order(path) if config.ledger is not None else None
             accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
             told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
@@ -117,6 +119,11 @@ def split_of(config: Config, name: int, shard: Shard) -> str:
     unit = "rows" if shard.persons is None else "rows by person"
     count = shard.test_rows.count
     return f"seed {config.seed}, rank {name}, {count} of {count + shard.rows.count} {unit}"
+
+
+def _records_charged(records: object) -> int:
+    """Return the most records of one person that a run was charged for, as its header says."""
+    return max(1, records) if isinstance(records, int) else 1
 
 
 def training_mark(ledger: Path, shard: Shard) -> str:

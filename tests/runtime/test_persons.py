@@ -18,7 +18,8 @@ from dpmpi.data import parse_source
 from dpmpi.data.shards import read_shard
 from dpmpi.errors import ConfigError
 from dpmpi.model import Model
-from dpmpi.privacy.ledger import recorded_spending
+from dpmpi.privacy.gdp import gdp_epsilon
+from dpmpi.privacy.ledger import recorded_runs, recorded_spending
 from dpmpi.problem.batches import Batch, BatchSampler
 from dpmpi.problem.penalties import parse_penalty
 from dpmpi.rng import PrivateStream, insecure_key
@@ -195,6 +196,27 @@ def test_tables_of_a_python_program_have_persons_too(coded):
         dpmpi.simulate(parts, **settings)
     with pytest.raises(ConfigError, match=r"for a codebook with \[person\]"):
         dpmpi.simulate(tables, **settings, test=parts)
+
+
+def test_what_records_were_charged_for_counts_three_times_for_persons_of_three(coded):
+    """A ledger began with records as the unit; now three of them are one person, who was in every earlier release."""
+    stored = [dict(np.load(coded / f"{rank}.npz")) for rank in range(RANKS)]
+    for rank, arrays in enumerate(stored):
+        np.savez(coded / f"{rank}.npz", X=arrays["X"], y=arrays["y"])
+    ledger = ("--ledger", coded / "ledgers", "--evaluate", 0, "--test-fraction", 0)
+    train(coded, *ledger)
+    train(coded, *ledger, "--batch", 20, "--algorithm", "dp-dda")
+    for rank, arrays in enumerate(stored):
+        np.savez(coded / f"{rank}.npz", X=arrays["X"], y=arrays["y"], person=arrays["person"], most=3)
+    found = train(coded, *ledger)["per_rank"][0]["epsilon_with_earlier_runs"]
+    runs = [spent for _, spent, _ in recorded_runs(coded / "ledgers" / "rank-000.jsonl")]
+    each = [(k * e.sensitivity / e.scale, n) for k, one in zip((3, 3, 1), runs, strict=True) for e, n in one.items()]
+    mu = np.sqrt(sum(n * ratio**2 for ratio, n in each))
+    assert found == pytest.approx(gdp_epsilon(mu, 1e-4))
+    # Who is charged for three at once is charged for one record, too.
+    for rank, arrays in enumerate(stored):
+        np.savez(coded / f"{rank}.npz", X=arrays["X"], y=arrays["y"])
+    assert train(coded, *ledger)["privacy"]["unit"] == "record"
 
 
 def test_three_records_cost_three_times_the_noise(coded):
