@@ -28,6 +28,10 @@ class Mechanism(Protocol):
     def hides(self) -> bool:
         """Whether the noise covers the sum over all ranks, and a value alone must not be seen."""
 
+    @property
+    def cancels(self) -> bool:
+        """Whether others' noise cancels with this rank's, so that it goes on where nothing else may be released."""
+
     def part(self, scale: float = 1.0) -> Integers:
         """Return this rank's part of the noise of a sum, for a mechanism that hides."""
 
@@ -174,7 +178,8 @@ class Agent:
         mixing and nobody else notices. The decision depends on public parameters alone.
 
         With noise inside the sum the value is `Hidden` in it, zero or not, together with this rank's part of the noise,
-        which protects the others too.
+        which protects the others too. Noise that cancels with that of others is added to a zero too: without it, theirs
+        would stay in the mean.
         """
         begin = perf_counter()
         admitted = self._admits(query, scale, part)
@@ -183,7 +188,7 @@ class Agent:
         if self.mechanism.hides:
             said = Hidden(query.value, self.mechanism.part(scale))
         else:
-            if admitted:
+            if admitted or self.mechanism.cancels:
                 self.mechanism.perturb(query.value, scale)
             said = Release(query.value)
         self.clock.ledger += charged - begin

@@ -43,16 +43,22 @@ def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False
     if not np.vdot(x, x) < 0.25 * clip * clip:  # clears almost every vector at once, without a word of overflow
         low, high = float(x.min()), float(x.max())
         if not (math.isfinite(low) and math.isfinite(high)):  # minimum and maximum pass a NaN on
-            i = int(np.flatnonzero(~np.isfinite(x))[0])
-            found = f"expected finite values to share, found {x[i]} at position {i}"
-            raise DataError(f"{found}: the iterates diverge, use smaller steps")
-        if strict and max(high, -low) > clip:
-            found = f"expected values below {clip:.3g} in a shared sum, found {max(high, -low):.3g}"
-            raise DataError(f"{found}: use fewer --share-bits")
+            found = low if not math.isfinite(low) else high
+            raise _unfit(f"expected finite values to share, found {found}: the iterates diverge, use smaller steps")
+        if strict and max(high, -low) > clip:  # what it was is a function of the records, and others read this
+            expected = f"expected values below {clip:.3g} in a shared sum"
+            raise _unfit(f"{expected}, found a larger one: use fewer --share-bits")
         x = np.clip(x, -clip, clip, out=real)
     np.multiply(x, 2.0**bits, real)
     np.rint(real, real)
     out.view(np.int64)[...] = real  # as np.copyto, which takes twice the steps
+
+
+def _unfit(text: str) -> DataError:
+    """Return an error that quotes no value, so that other ranks may hear it."""
+    error = DataError(text)
+    error.public = True
+    return error
 
 
 def decode(words: Words, bits: int, out: Array) -> None:

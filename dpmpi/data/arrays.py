@@ -32,7 +32,7 @@ from dpmpi.data.shards import check_labels, make_shard
 from dpmpi.data.source import Shard, Source, SourceOptions, Survey
 from dpmpi.data.table import Coded, code_records
 from dpmpi.errors import ConfigError, DataError
-from dpmpi.problem.rows import Csr, Dense, Rows, check_finite
+from dpmpi.problem.rows import Csr, Dense, Positions, Rows, check_finite
 from dpmpi.problem.task import Task
 
 
@@ -90,16 +90,24 @@ class Arrays(Source):
         part, what = self.records[rank if len(self.records) > 1 else 0], f"the arrays of rank {rank}"
         if (names := self.feature_names()) is not None and _names(part.X) != names:
             raise DataError(f"{what}: expected the columns {', '.join(names)[:80]}, found others: all need the same")
-        rows, labels = self._converted(part.X, part.y, what)
-        coded = self.codebook and part.y is None
-        said = parse_codebook(self.codebook, "the codebook").task if coded else None
-        tests = None if part.test is None else self._converted(*part.test, f"the test arrays of rank {rank}")
+        book = parse_codebook(self.codebook, "the codebook") if self.codebook else None
+        person = None if book is None else book.person
+        if person is not None and not (part.y is None and part.test is None):
+            raise ConfigError(
+                f"{what}: expected a table with labels and no test arrays for a codebook with [person], found others: "
+                "leave out y and test, and give test_fraction, which holds out whole persons"
+            )
+        rows, labels, persons = self._converted(part.X, part.y, what)
+        said = book.task if book is not None and part.y is None else None
+        tests = None if part.test is None else self._converted(*part.test, f"the test arrays of rank {rank}")[:2]
         if tests is not None and tests[0].dimension != rows.dimension:
             raise DataError(f"{what}: expected {rows.dimension} columns in the test arrays, found {tests[0].dimension}")
-        return replace(make_shard(rows, labels, rank, self.options, what, tests, said), codebook=self.codebook)
+        shard = make_shard(rows, labels, rank, self.options, what, tests, said, persons=persons)
+        return replace(shard, codebook=self.codebook, most=1 if person is None else person.most)
 
-    def _converted(self, X: Any, y: Any, what: str) -> tuple[Rows, Array]:
-        """Return rows and labels of their own, which may be changed."""
+    def _converted(self, X: Any, y: Any, what: str) -> tuple[Rows, Array, Positions | None]:
+        """Return rows and labels of their own, which may be changed, and whose each record is if a codebook says."""
+        persons = None
         if self.codebook:
             book = parse_codebook(self.codebook, "the codebook")
             coded = code_object(X, book, what, labelled=y is None)
@@ -109,6 +117,7 @@ class Arrays(Source):
                     f"{coded.dropped} of them"
                 )
             rows, labels = coded.rows, coded.labels if y is None else self._labels(y, what)
+            persons = coded.persons
         else:
             if y is None:
                 raise DataError(f"{what}: expected labels y, or a codebook that names their column, found neither")
@@ -118,7 +127,7 @@ class Arrays(Source):
         except DataError as error:
             raise DataError(f"{what}: {error}") from None
         check_labels(labels, rows.count, what)
-        return rows, labels
+        return rows, labels, persons
 
     def _labels(self, y: Any, what: str) -> Array:
         """Return labels as numbers; names of classes become those that they stand for."""

@@ -100,9 +100,9 @@ def make_shard(
     if rows.count == 0 or rows.dimension == 0:
         raise DataError(f"{what}: expected rows and features, found {rows.count} rows of {rows.dimension} features")
     task = _declared(options, said)
-    if said is None:
-        labels = task.coded(labels, what)
-        tests = tests and (tests[0], task.coded(tests[1], what))
+    taken = task.coded if said is None else task.kept
+    labels = taken(labels, what)
+    tests = tests and (tests[0], taken(tests[1], what))
     units = rows.count if persons is None else int(persons.max()) + 1
     held = 0 if tests else held_out(units, options.test_fraction)
     if held == units:

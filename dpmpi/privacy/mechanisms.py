@@ -108,6 +108,7 @@ class _Mechanism:
     """A mechanism with a price for each query, whose output may be seen; it adds nothing."""
 
     hides: ClassVar[bool] = False
+    cancels: ClassVar[bool] = False
 
     def __init__(self, sigma: float, price: Pricing) -> None:
         self.sigma = sigma

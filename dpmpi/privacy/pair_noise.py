@@ -45,6 +45,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,7 +58,7 @@ GRID_BITS = 30
 MOST_SETS = 20_000
 """Sets of colluders that are tried one by one."""
 _ROUNDING = 1e-9
-"""What the computed inverse may be off by, relatively: far more than it is for matrices of norm at most 1e6."""
+"""What the computed inverse may be off by at least, relatively; see `_rounding`."""
 LARGEST_DEGREE = 1000
 
 
@@ -77,14 +78,24 @@ def worst_gain(edges: tuple[tuple[int, int], ...], size: int, kappa: float, coll
     for i, j in edges:
         degrees[i] += 1
         degrees[j] += 1
-    c = min(colluders, size - 1)
+    c, slack = min(colluders, size - 1), _rounding(size, kappa, int(degrees.max(initial=0)))
     if 2 * len(edges) == size * (size - 1):  # all pairs: no set differs from another
-        return Gain(1.0 / math.sqrt(float(_hidden(edges, size, kappa, range(c))[0]) * (1.0 + _ROUNDING)), exact=True)
+        return Gain(1.0 / math.sqrt(float(_hidden(edges, size, kappa, range(c))[0]) * (1.0 + slack)), exact=True)
     if math.comb(size, c) > MOST_SETS or size > 400:
         left = max(0, int(degrees.min()) - c)
         return Gain(math.sqrt(1.0 + left * kappa**2 / (1.0 + kappa**2)) * (1.0 - _ROUNDING), exact=False)  # (5)
     worst = max(float(_hidden(edges, size, kappa, known).max()) for known in combinations(range(size), c))
-    return Gain(1.0 / math.sqrt(worst * (1.0 + _ROUNDING)), exact=True)
+    return Gain(1.0 / math.sqrt(worst * (1.0 + slack)), exact=True)
+
+
+def _rounding(size: int, kappa: float, degree: int) -> float:
+    """Return what the computed diagonal of (3) may be off by, relatively.
+
+    Elimination in a symmetric matrix A of n rows, its diagonal not less than the sum of the rest of a row, leaves
+    |A X - 1| <= 3 n 2^-52 |A| max |X|, whose norm is 1 + 2 kappa^2 d. A^-1 has no negative entries and rows of sum 1,
+    so that X is off by as much, and its largest entries are on the diagonal.
+    """
+    return max(_ROUNDING, 4.0 * size * 2.0**-52 * (1.0 + 2.0 * kappa**2 * degree))
 
 
 def _hidden(edges: Iterable[tuple[int, int]], size: int, kappa: float, known: Sequence[int]) -> Array:
@@ -113,6 +124,8 @@ def grid(own: float) -> float:
 
 class PairMechanism(NoiseMechanism):
     """A rank's own noise, and its part of the noise that cancels between it and its neighbours, (1)."""
+
+    cancels: ClassVar[bool] = True
 
     def __init__(
         self, effective: float, gain: float, kappa: float, key: bytes, width: int, streams: Mapping[int, PrivateStream]

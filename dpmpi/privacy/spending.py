@@ -69,6 +69,20 @@ def to_all_rows(spending: Spending) -> Counter[ReleaseEvent]:
     return found
 
 
+def for_persons(spending: Spending, times: float) -> Counter[ReleaseEvent]:
+    """Return releases that were charged for fewer records of a person than it has, `times` as many.
+
+    Each of its records moved a release by the sensitivity at most. Batches were drawn without regard to who has several
+    records: that it was in them all is the worst.
+    """
+    found: Counter[ReleaseEvent] = Counter()
+    for event, count in spending.items():
+        drawn = replace(event.sampling, kind="full")
+        sensitivity, extra = times * event.sensitivity, times * event.extra
+        found[replace(event, sampling=drawn, sensitivity=sensitivity, extra=extra)] += count
+    return found
+
+
 class ReleaseGroup(NamedTuple):
     """Releases that cost the same. `z` = 0: no noise at all."""
 

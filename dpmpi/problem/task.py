@@ -133,6 +133,23 @@ class Task:
         named = f"--classes {self.class_text}"
         raise DataError(f"{what}: expected labels of the classes of {named}, found others: declare all, or recode them")
 
+    def kept(self, labels: Array, what: str) -> Array:
+        """Return labels that are said to be coded already, numbers and counts within the declared range.
+
+        Raise `DataError` for classes and counts that are none; the message does not show a label.
+        """
+        if self.kind == "regression":
+            return np.clip(labels, -1.0, 1.0)
+        if self.kind == "binary":
+            right, expected = np.abs(labels) == 1.0, "classes coded -1 and +1"
+        else:
+            most = len(self.classes) - 1.0 if self.kind == "multiclass" else math.inf
+            right = (labels >= 0.0) & (labels <= most) & (labels == np.floor(labels))
+            expected = "counts 0, 1, 2 ..." if self.kind == "counts" else f"classes coded 0 to {most:.0f}"
+        if not right.all():
+            raise DataError(f"{what}: expected {expected}, found other labels: code the table anew")
+        return np.minimum(labels, self.high) if self.kind == "counts" else labels
+
     def written(self, names: Sequence[Any], what: str) -> Array:
         """Return labels that are names of classes as the numbers that `coded` takes; raise `DataError` for others."""
         codes = np.array([-1.0, 1.0]) if self.kind == "binary" else np.arange(float(len(self.classes)))

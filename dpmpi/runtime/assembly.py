@@ -28,8 +28,8 @@ from dpmpi.runtime.budget import Ahead, open_accounts, set_allowances, split_of
 from dpmpi.runtime.engine import Engine, Seat
 from dpmpi.runtime.held_out import evaluation_levels
 from dpmpi.runtime.job import Job, Past
-from dpmpi.runtime.ledger_owner import remember_rows
-from dpmpi.runtime.loading import load_shards, most_records
+from dpmpi.runtime.ledger_owner import remember_rows, remember_split, training_mark
+from dpmpi.runtime.loading import load_shards, most_records, said_at_home
 from dpmpi.runtime.noise import PairNoise, Pairs
 from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
 from dpmpi.runtime.recovery.checkpoint import check_snapshot_owner
@@ -66,8 +66,7 @@ def assemble(
     records, held_out = [one.records for one in sizes], [one.held_out for one in sizes]
     dimension = settings.dimension(features)
     done = on_all_ranks(transport, lambda: [past.progress(rank) for rank in transport.ranks])
-    made = [releases for _, releases in done]
-    active = [rounds for rounds, _ in done]
+    active, made = [rounds for rounds, _ in done], [releases for _, releases in done]
     plan = make_plan(settings, schedule, records, dimension, done=active, since=past.round, held_out=held_out)
     settings, config = plan.settings, plan.config
     plan.check()
@@ -86,7 +85,8 @@ def assemble(
     def take_seats() -> None:
         for rank, shard in zip(transport.ranks, shards, strict=True):
             key = rank_key(config.insecure_noise_seed, past.names[rank])
-            problem = plan.problem(rank, shard.rows, shard.labels, key, shard.persons)
+            with said_at_home(settings.source, [past.names[one] for one in transport.ranks], past.origin):
+                problem = plan.problem(rank, shard.rows, shard.labels, key, shard.persons)
             mechanism = plan.mechanism(sigmas[rank], key, _pairs(plan, rank, secrets, past))
             agent = build_agent(plan, rank, key, problem, mechanism)
             tail = settings.noise.tail(plan, max([sigmas[rank], *evaluation_sigmas]))
@@ -213,6 +213,7 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         "evaluation": evaluation,
         "reference": outside if config.reference else "off",
         "delta": config.delta,
+        "person_records": job.settings.noise.records,
         "calibration": config.calibration if config.epsilon is not None else "noise given",
         "roster": roster_digest(job.settings.messages.keys),
         "timings": "shared: outside of the guarantee" if job.settings.shares_timings else "kept by each rank",
@@ -229,8 +230,12 @@ def _open_ledgers(job: Job, stack: ExitStack) -> None:
         key = make_key(account.path)
         if config.ledger is not None:
             fields |= {"shard": key.owner_mark(shard.identity), "filter_order": account.order}
-            fields |= {} if job.plan.held_out is None else {"split": split_of(config, job.names[rank], shard)}
+            if job.plan.held_out is not None:
+                fields |= {"split": split_of(config, job.names[rank], shard)}
+                fields |= {"training": training_mark(account.path, shard)}
             remember_rows(account.path, key, shard)
+        elif job.plan.held_out is not None:
+            remember_split(account.path, shard)
         identity = None if job.meeting.secrets is None else job.meeting.secrets.identities.get(rank)
         sign = None if identity is None else identity.sign
         planned, allowance, lines = job.planned(rank), account.allowance, account.lines

@@ -20,9 +20,9 @@ from dpmpi.privacy import accountants, filters
 from dpmpi.privacy.events import ReadRows, ReleaseEvent, from_list, to_list
 from dpmpi.privacy.ledger import recorded_runs
 from dpmpi.privacy.releases import Releases, cache_file, first_releases, later_releases, tally
-from dpmpi.privacy.spending import charged_to, to_all_rows
+from dpmpi.privacy.spending import charged_to, for_persons, to_all_rows
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.ledger_owner import check_ledger, first_order, known_mark, lock_ledger
+from dpmpi.runtime.ledger_owner import check_ledger, first_order, known_mark, lock_ledger, read_split, training_mark
 from dpmpi.runtime.plan import Plan
 
 LARGEST_BUDGET = 1e300
@@ -84,14 +84,18 @@ def open_accounts(
                 owner = known_mark(path, shard)
             if path.exists() and (config.ledger is not None or run is not None):
                 lines = check_ledger(path, shard if config.ledger is not None else None)
+                split, training = split_of(config, names[rank], shard), training_mark(path, shard)
                 for header, spent, _ in recorded_runs(path):
                     if run is not None and header.get("run") == run:
                         own, starts = own + spent, starts + 1
+                        began = header.get("training") if config.ledger is not None else read_split(path)
+                        if began not in (None, training):
+                            raise _other_rows(names[rank])
                     else:
-                        same = header.get("shard") == owner and header.get("split") == split_of(
-                            config, names[rank], shard
-                        )
-                        earlier += spent if same else to_all_rows(spent)
+                        cut = header.get("shard"), header.get("split"), header.get("training")
+                        counted = spent if cut == (owner, split, training) else to_all_rows(spent)
+                        more = (config.person_records or 1) / _records_charged(header.get("person_records", 1))
+                        earlier += for_persons(counted, more) if more > 1.0 else counted
                 order = first_order(path) if config.ledger is not None else None
             accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
             told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
@@ -114,6 +118,18 @@ def split_of(config: Config, name: int, shard: Shard) -> str:
     unit = "rows" if shard.persons is None else "rows by person"
     count = shard.test_rows.count
     return f"seed {config.seed}, rank {name}, {count} of {count + shard.rows.count} {unit}"
+
+
+def _records_charged(records: object) -> int:
+    """Return the most records of one person that a run was charged for, as its header says."""
+    return max(1, records) if isinstance(records, int) else 1
+
+
+def _other_rows(name: int) -> ConfigError:
+    return ConfigError(
+        f"expected the rows that rank {name} began the run with, found others: some that were trained on may be held "
+        "out now, or the other way round; put the shard back, or start a new run"
+    )
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from dpmpi.errors import (
     CheckpointError,
     ConfigError,
     CutOff,
+    DataError,
     DpmpiError,
     LedgerError,
     NeighbourSilent,
@@ -258,7 +259,7 @@ def _told(
     rank = world.ranks[0] if place.alone else place.rank
     where = "loopback" if rank is None else f"rank {rank if names is None else names[rank]}"
     what = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-    if not isinstance(error, DpmpiError | KeyboardInterrupt):
+    if not isinstance(error, DpmpiError | KeyboardInterrupt) or _quotes_records(error, place):
         what = _foreign(error, place, directory, 0 if rank is None else rank if names is None else names[rank])
     text = f"{where}, {place.when}: {what}"
     if isinstance(error, NeighbourSilent) and directory is not None and names is not None:
@@ -272,8 +273,13 @@ def _told(
     return text
 
 
+def _quotes_records(error: BaseException, place: Place) -> bool:
+    """Return whether an error of ours may quote a private record, and nobody has looked at its words."""
+    return isinstance(error, DataError) and not (error.public or error.told or place.public)
+
+
 def _foreign(error: BaseException, place: Place, directory: RunDirectory | None, name: int) -> str:
-    """Return the words for an unexpected error: where it was raised, and what it says if that is public.
+    """Return the words for an error that may say anything: where it was raised, and what it says if that is public.
 
     It may quote records, and others read the terminal and ended.txt. All of it is in a file for the rank's owner.
     """

@@ -57,6 +57,11 @@ class HeldOut:
         """How far one record moves what is released."""
         return self.statistics.sensitivity / self.total
 
+    @property
+    def largest(self) -> float:
+        """The largest entry that a rank may release, before its noise: all of its rows in one cell."""
+        return max(self.rows) / self.total
+
     def sampling(self, rank: int) -> Sampling:
         """Return how rows are drawn: all of them. A rank that has none releases noise as if it had one."""
         rows = max(1, self.rows[rank])

@@ -135,3 +135,34 @@ def _known_rows(ledger: Path) -> set[bytes] | None:
     except OSError as error:
         raise LedgerError(f"cannot read the row marks {rows_file(ledger)}: {error.strerror}") from error
     return {raw[at : at + 16] for at in range(0, len(raw), 16)}
+
+
+def training_mark(ledger: Path, shard: Shard) -> str:
+    """Return the mark of the training rows, in their order: `split_of` does not know whose the rows are.
+
+    Who a record belongs to, or the order in which a table is coded, may change while all rows stay.
+    """
+    return make_key(ledger).owner_mark(f"training {shard.fingerprint}")
+
+
+def split_file(ledger: Path) -> Path:
+    """Return where the mark of a run's training rows lies, for its owner alone; in a lasting ledger it is a line's.
+
+    The last hash of a ledger of one run is told to all ranks, so that no line of it depends on the rows.
+    """
+    return ledger.with_suffix(".split")
+
+
+def remember_split(ledger: Path, shard: Shard) -> None:
+    """Keep the mark of a run's training rows: if it goes on, its parts must be the same."""
+    write_file(split_file(ledger), training_mark(ledger, shard), private=True, durable=True, error=LedgerError)
+
+
+def read_split(ledger: Path) -> str | None:
+    """Return the mark that was kept of a run's training rows; None if it had no private evaluation."""
+    try:
+        return split_file(ledger).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"cannot read the mark of the training rows {split_file(ledger)}: {error}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dpmpi.data import Shard, Source, Survey, widen
@@ -54,6 +55,18 @@ def most_records(config: Config, sizes: Sequence[Sizes]) -> int:
     return declared or most
 
 
+@contextmanager
+def said_at_home(source: Source, names: Sequence[int], origin: int) -> Iterator[None]:
+    """Keep the words of a `DataError` about private records on the terminal of their rank; others hear of it only."""
+    try:
+        yield
+    except DataError as error:
+        if error.public or not source.private or len(names) == origin:  # alone, nobody else hears of it
+            raise
+        say(f"dpmpi: {error}", sys.stderr)
+        raise DataError(f"rank {names[0]} cannot use its shard, and says why on its own terminal") from error
+
+
 def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[Shard], int, list[Sizes]]:
     """Return the shards of the ranks in this process, the features that all share, and every rank's sizes."""
 
@@ -72,14 +85,9 @@ def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[
             # All ranks of one process may read a file together, if the source can.
             load_many = getattr(source, "load_many", None)
             mine, origin = [past.names[rank] for rank in transport.ranks], past.origin
-            try:
+            with said_at_home(source, mine, origin):
                 found = load_many(known, mine, origin) if load_many else (source.load(known, k, origin) for k in mine)
                 shards.extend(found)
-            except DataError as error:
-                if error.public or not source.private or len(mine) == origin:  # alone, nobody else hears of it
-                    raise
-                say(f"dpmpi: {error}", sys.stderr)  # depends on the records: for this rank's own eyes
-                raise DataError(f"rank {mine[0]} cannot use its shard, and says why on its own terminal") from error
         return [
             Sizes(rows.count, rows.dimension, isinstance(rows, Dense), tests.count, shard.most, digest, task)
             for shard in shards

@@ -170,10 +170,13 @@ class SumNoise(_Noise):
         for scale in plan.noise_scales if sigma else ():
             part_steps(sigma * scale, n - self.colluders, self.bits)
         longest = max(map(plan.longest_release, range(n)))
+        what = "gradients"
+        if plan.held_out is not None and plan.held_out.largest > longest:
+            longest, what = plan.held_out.largest, "shares of held-out rows"
         room = capacity(n, self.bits, self.tail(plan, sigma), self.word)
         if longest >= room:
             raise ConfigError(
-                f"expected gradients below {max(room, 0.0):.3g} in a shared sum of {n} ranks with {self.bits} "
+                f"expected {what} below {max(room, 0.0):.3g} in a shared sum of {n} ranks with {self.bits} "
                 f"fractional bits in words of {self.word}, found that they may reach {longest:.3g}: use fewer "
                 f"--share-bits, a smaller --lipschitz or a larger --batch"
                 f"{', or --share-words 64' if self.word < 64 else ''}"
@@ -258,6 +261,12 @@ class PairNoise(_Noise):
                 raise ConfigError("expected noise on values for --noise-in pairs, found noise inside an objective")
         if len({plan.release_count(rank) for rank in range(plan.ranks)}) > 1:
             raise ConfigError("expected as many releases of all ranks for --noise-in pairs, found different numbers")
+        each = {tuple((r.scale, r.count) for r in plan.method.releases(plan.terms(rank))) for rank in range(plan.ranks)}
+        if len(each) > 1:  # both ends of an edge draw the same: (1) of pair_noise.py
+            raise ConfigError(
+                "expected noise of the same size on all ranks for --noise-in pairs, found others by degree or weight: "
+                "use --inner-noise each, or another method"
+            )
 
 
 Noise: TypeAlias = LocalNoise | SumNoise | PairNoise

@@ -13,31 +13,49 @@ from dpmpi.core import Array, Method
 from dpmpi.network.transport.loopback import LoopbackTransport
 from dpmpi.privacy.mechanisms import pricing
 from dpmpi.problem.rows import Coefficient, Dense, Positions
-from dpmpi.testing.simulation import Asked, Listening, Tap, deaf, labels_of, noisy, random_shards, simulate, task_of
+from dpmpi.testing.simulation import (
+    Asked,
+    Listening,
+    Tap,
+    deaf,
+    labels_of,
+    models,
+    noisy,
+    random_shards,
+    simulate,
+    task_of,
+)
 
 Make = Callable[[], Method]
 
 
 def check_no_leak(make: Make, *, n: int = 5, rounds: int = 12, **settings: Any) -> None:
-    """Raise AssertionError if a byte on the wire depends on the data other than through a release.
+    """Raise AssertionError if a byte on the wire, or a model, depends on the data other than through a release.
 
     The mechanism is deaf, so releases carry nothing. Whatever still differs between two unrelated data sets got out by
-    another way. `settings` are those of `simulate`; for noise inside a sum they hold a `SumMechanism` and `DeafAgent`.
+    another way. Models are looked at half way too: a private evaluation gives their mean to all ranks. `settings` are
+    those of `simulate`; for noise inside a sum they hold a `SumMechanism` and `DeafAgent`.
     """
     settings, task = {"mechanism": deaf} | settings, task_of(settings)
 
-    def wire(seed: int) -> list[tuple[int, int, int, bytes]]:
+    def seen(seed: int) -> tuple[list[tuple[int, int, int, bytes]], list[bytes]]:
         tap = Tap(LoopbackTransport(n))
-        simulate(make(), random_shards(n, 30, 7, seed, task), rounds, transport=tap, **settings)
-        return sorted(tap.heard)
+        shards = random_shards(n, 30, 7, seed, task)
+        engine = simulate(make(), shards, rounds, transport=tap, stop=rounds // 2, **settings)
+        half_way = models(engine).tobytes()
+        engine.advance(rounds)
+        return sorted(tap.heard), [half_way, models(engine).tobytes()]
 
-    first, second = wire(1), wire(2)
+    (first, mine), (second, yours) = seen(1), seen(2)
     if len(first) != len(second):
         raise AssertionError(f"the number of messages depends on the data: {len(first)} and {len(second)}")
     for one, other in zip(first, second, strict=True):
         if one != other:
             rank, round_, hop, _ = one
             raise AssertionError(f"what rank {rank} sends in round {round_}, hop {hop} depends on unreleased data")
+    for where, one_model, other_model in zip(("half way", "at the end"), mine, yours, strict=True):
+        if one_model != other_model:
+            raise AssertionError(f"a model {where} depends on unreleased data: write what was released to `out`")
 
 
 class _Counted(Dense):

@@ -87,6 +87,7 @@ REFUSED = {
     "nan": {"data": "nan"},
     "infinite": {"data": "infinite"},
     "labels": {"data": "labels"},
+    "said": {"data": "said"},
     "garbled": {"data": "garbled", "suffix": ".svm"},
 }
 
@@ -127,6 +128,7 @@ DEATHS = {
     "shared dp-dda": (*SHARES, "--keys", "{keys}", "--noise-in", "sum"),
     "pairs": ("--seal", "--keys", "{keys}", "--noise-in", "pairs"),
     "admm": ("--algorithm", "admm", "--loss", "logistic"),
+    "evaluations": ("--evaluate", "private:3", "--test-fraction", 0.4, "--loss", "logistic"),
 }
 
 

@@ -68,6 +68,7 @@ REFUSED = {
     "use --noise-in sum": ["--noise-in", "pairs", "--exchange", "shares", "--seal"],
     "expected Gaussian noise": [*PAIRS, "--algorithm", "admm", "--mechanism", "laplace"],
     "found noise inside an objective": [*PAIRS, "--algorithm", "dvp-admm", "--mechanism", "gaussian"],
+    "expected noise of the same size": [*PAIRS, "--algorithm", "ip-admm", "--inner-noise", "once", "--graph", "path"],
     "expected neighbours that stay": [*PAIRS, "--algorithm", "sampled-dda"],
     "to leave 2 honest ranks of 4": [*PAIRS, "--colluders", "3"],
     "must be at least 0.01": [*PAIRS, "--pair-noise", "0"],

@@ -12,6 +12,7 @@ from seen import leaks, read_files, read_seen
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.releases import first_releases, spent_epsilon, tally
+from dpmpi.problem.task import Task
 
 RANKS, RECORDS, FEATURES, ROUNDS = 3, 12, 4, 12
 DRIVER = Path(__file__).with_name("two_worlds.py")
@@ -121,6 +122,8 @@ def write_worlds(folder, ranks=RANKS):
             np.savez(folder / f"infinite-{world}-{rank}.npz", X=wrong if rank == 1 else X, y=y)
             other = np.where(np.arange(RECORDS) == 2 + world, 7.0 + world, y)
             np.savez(folder / f"labels-{world}-{rank}.npz", X=X, y=other if rank == 1 else y)
+            said = np.array(json.dumps(Task().to_dict()))
+            np.savez(folder / f"said-{world}-{rank}.npz", X=X, y=other if rank == 1 else y, task=said)
             kept = draw.random((RECORDS, FEATURES)) < 0.2 + 0.6 * world
             indices = [np.flatnonzero(row) for row in kept]
             sparse = {

@@ -13,7 +13,7 @@ OWN = re.compile(r"rank-(\d+)")
 
 
 LEDGER = re.compile(r"rank-\d+\.jsonl$")
-COVERS_MARK = ("shard", "hash", "prev", "mac", "signature")
+COVERS_MARK = ("shard", "training", "hash", "prev", "mac", "signature")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +64,9 @@ def _file_leaks(name, one, other):
 
 
 def _charges(ledger):
-    """Return the entries of a ledger without its mark of the shard, and the hashes that cover it.
+    """Return the entries of a ledger without its marks of the shard, and the hashes that cover it.
 
-    The mark is a keyed hash: to all who lack its owner's key it is a random number.
+    A mark is a keyed hash: to all who lack its owner's key it is a random number.
     """
     entries = [json.loads(line) for line in ledger.splitlines()]
     return [{key: value for key, value in entry.items() if key not in COVERS_MARK} for entry in entries]

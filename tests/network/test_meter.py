@@ -88,6 +88,7 @@ class Slow:
     """A mechanism and a ledger that take their time, on a made-up clock."""
 
     hides = False
+    cancels = False
     sigma = 1.0
 
     def __init__(self):

@@ -1,6 +1,7 @@
 """Noise that cancels between neighbours: the gain of every rank, the draws, and what colluders can see."""
 
 import math
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmpi.core import Query, Sampling
+from dpmpi.core import Agent, Query, Sampling
+from dpmpi.errors import BudgetExceeded
 from dpmpi.network.graph import make_graph
 from dpmpi.privacy.pair_noise import MOST_SETS, PairMechanism, grid, pair_pricing, pair_streams, worst_gain
 from dpmpi.rng import insecure_key
@@ -82,6 +84,18 @@ def test_the_bound_by_degrees_is_below_the_exact_gain(graph, kappa, colluders):
     assert bound <= worst_gain(edges, size, kappa, c).value * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("colluders", [0, 1])
+@pytest.mark.parametrize("size", [50, 200, 399])
+def test_rounding_does_not_raise_the_gain_of_large_pair_noise(size, colluders):
+    """Complete graphs: the diagonal of (I + kappa^2 (n I - J))^-1 in closed form, exactly."""
+    edges = tuple(combinations(range(size), 2))
+    n, k = size - colluders, Fraction(1000) ** 2
+    exact = (1 + k) / (1 + k * n)
+    found = worst_gain(edges, size, 1000.0, colluders).value
+    assert Fraction(found) ** 2 * exact <= 1
+    assert found > 0.999 / math.sqrt(exact)
+
+
 def test_many_sets_of_colluders_get_the_bound():
     found = gain("torus", 3.0, 3, 60)
     assert math.comb(60, 3) > MOST_SETS
@@ -122,6 +136,26 @@ def test_pairs_cancel_exactly_and_the_rest_is_each_ranks_own():
     difference = released(made, width, 3) - released(alone, width, 3)
     np.testing.assert_allclose(difference.sum(axis=1), 0.0, atol=6 * 2.0**-19 * sigma / value)  # six roundings
     assert np.std(difference) == pytest.approx(math.sqrt(2) * kappa * sigma / value, rel=0.05)
+
+
+def test_the_noise_of_others_cancels_with_that_of_a_rank_whose_budget_is_spent():
+    width = 501
+    _, value, made = mechanisms("ring", 6, 1.0, 10.0, 1, width)
+    total, refused = np.zeros(width), []
+    for rank, mechanism in enumerate(made):
+
+        class Charges:
+            def charge(self, event, round_, rank=rank):
+                if rank == 2:
+                    refused.append(event)
+                    raise BudgetExceeded("spent")
+
+        parts = dict.fromkeys(("terms", "problem", "penalty", "stream"))
+        agent = Agent(rank=rank, share=1.0, mechanism=mechanism, charges=Charges(), **parts)
+        total += agent.release(Query(np.full(width, 3.0), 1.0, FULL)).value
+    assert len(refused) == 1
+    assert total.mean() == pytest.approx(15.0, abs=1.0)  # five ranks have said 3, one nothing
+    assert np.std(total) == pytest.approx(math.sqrt(6) / value, rel=0.2)
 
 
 def test_the_noise_of_the_mean_is_that_of_the_formula():

@@ -84,6 +84,7 @@ class Shown(SumMechanism):
     """Puts the rank's part of the noise on its value, for all to see."""
 
     hides = False
+    cancels = False
 
     def perturb(self, value, scale=1.0):
         value += self.part(scale) * 2.0**-self.bits

@@ -151,6 +151,29 @@ def test_labels_that_were_not_declared_are_refused_without_showing_them(task, la
     assert "3" not in str(caught.value).replace("-1,1", "")
 
 
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [
+        (Task(), [1, 42.5]),
+        (Task(), [0, 1]),
+        (Task("multiclass", ("a", "b", "c")), [0, 42]),
+        (Task("multiclass", ("a", "b", "c")), [-1]),
+        (Task("multiclass", ("a", "b", "c")), [0.5]),
+        (Task("counts", (), 0.0, 5.0), [-42]),
+        (Task("counts", (), 0.0, 5.0), [42.5]),
+    ],
+)
+def test_labels_that_are_said_to_be_coded_are_looked_at_and_not_shown(task, labels):
+    with pytest.raises(DataError, match=r"x: expected .* found other labels") as caught:
+        task.kept(np.array(labels, float), "x")
+    assert "42" not in str(caught.value)
+
+
+def test_coded_numbers_stay_within_what_was_declared():
+    assert Task("regression", (), 0.0, 10.0).kept(np.array([-7.0, 0.5, 1e6]), "x").tolist() == [-1.0, 0.5, 1.0]
+    assert Task("counts", (), 0.0, 5.0).kept(np.array([0.0, 4.0, 70.0]), "x").tolist() == [0.0, 4.0, 5.0]
+
+
 def test_class_weights_are_read_by_name():
     assert parse_weights('a=1,"b, c=2=5"') == {"a": 1.0, "b, c=2": 5.0}
     for text in ("a", "a=0", "a=1,a=2", "=1", "a=x", "a=nan", ""):

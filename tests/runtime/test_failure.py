@@ -106,6 +106,19 @@ def test_what_a_foreign_error_says_of_private_records_stays_with_the_rank(tmp_pa
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
+def test_what_an_error_of_ours_says_of_private_records_stays_with_the_rank_too(tmp_path, capsys):
+    """A plug-in's loss may raise it in a round, with a record in its words."""
+    quoting, known = DataError("expected a dose, found 42 of patient 7"), DataError("expected finite values")
+    known.public = True
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    end_run(LoopbackTransport(3), quoting, LOOPBACK, RunDirectory(tmp_path / "one"), range(3))
+    end_run(LoopbackTransport(3), known, LOOPBACK, RunDirectory(tmp_path / "two"), range(3))
+    assert "42" not in capsys.readouterr().err
+    assert "42" not in (tmp_path / "one" / "ended.txt").read_text()
+    assert "expected finite values" in (tmp_path / "two" / "ended.txt").read_text()
+
+
 def test_what_a_foreign_error_says_of_public_records_is_said(tmp_path, capsys):
     end_run(LoopbackTransport(3), raised(), replace(LOOPBACK, public=True), RunDirectory(tmp_path), range(3))
     assert re.search(r"line \d+: ValueError: record 17 is 3.14; more in .*rank-000.txt", capsys.readouterr().err)

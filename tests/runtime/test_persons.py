@@ -3,10 +3,12 @@
 import json
 import stat
 
+import needs
 import numpy as np
 import pytest
 from plans import settings_of
 
+import dpmpi
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.algorithms.dda import DpDda
 from dpmpi.algorithms.momentum import Momentum
@@ -16,7 +18,8 @@ from dpmpi.data import parse_source
 from dpmpi.data.shards import read_shard
 from dpmpi.errors import ConfigError
 from dpmpi.model import Model
-from dpmpi.privacy.ledger import recorded_spending
+from dpmpi.privacy.gdp import gdp_epsilon
+from dpmpi.privacy.ledger import recorded_runs, recorded_spending
 from dpmpi.problem.batches import Batch, BatchSampler
 from dpmpi.problem.penalties import parse_penalty
 from dpmpi.rng import PrivateStream, insecure_key
@@ -177,6 +180,43 @@ def test_the_epsilon_of_persons_is_that_of_the_plan(coded, capsys):
     assert plan["unit"] == "person, at most 3 records"
     assert plan["epsilon"] == pytest.approx(found["privacy"]["epsilon_training"], rel=1e-4)
     assert plan["sigma"][0] * 300 == pytest.approx(sigma * records, rel=1e-4)
+
+
+def test_tables_of_a_python_program_have_persons_too(coded):
+    pandas = needs.package("pandas", "test")
+    tables = [pandas.read_csv(coded / f"{rank}.csv") for rank in range(RANKS)]
+    settings = {"codebook": coded / "book.toml", "loss": "logistic", "rounds": 10, "delta": 1e-4, "epsilon": 2}
+    found = dpmpi.simulate(tables, **settings, test_fraction=0.1, evaluate="private").summary
+    shards = train(coded)
+    assert found["privacy"]["unit"] == "person, at most 3 records"
+    for name in ("samples", "held_out", "sigma", "evaluation_sigma"):
+        assert [one[name] for one in found["per_rank"]] == [one[name] for one in shards["per_rank"]]
+    parts = [(table.drop(columns="ill"), table["ill"]) for table in tables]
+    with pytest.raises(ConfigError, match=r"for a codebook with \[person\]"):
+        dpmpi.simulate(parts, **settings)
+    with pytest.raises(ConfigError, match=r"for a codebook with \[person\]"):
+        dpmpi.simulate(tables, **settings, test=parts)
+
+
+def test_what_records_were_charged_for_counts_three_times_for_persons_of_three(coded):
+    """A ledger began with records as the unit; now three of them are one person, who was in every earlier release."""
+    stored = [dict(np.load(coded / f"{rank}.npz")) for rank in range(RANKS)]
+    for rank, arrays in enumerate(stored):
+        np.savez(coded / f"{rank}.npz", X=arrays["X"], y=arrays["y"])
+    ledger = ("--ledger", coded / "ledgers", "--evaluate", 0, "--test-fraction", 0)
+    train(coded, *ledger)
+    train(coded, *ledger, "--batch", 20, "--algorithm", "dp-dda")
+    for rank, arrays in enumerate(stored):
+        np.savez(coded / f"{rank}.npz", X=arrays["X"], y=arrays["y"], person=arrays["person"], most=3)
+    found = train(coded, *ledger)["per_rank"][0]["epsilon_with_earlier_runs"]
+    runs = [spent for _, spent, _ in recorded_runs(coded / "ledgers" / "rank-000.jsonl")]
+    each = [(k * e.sensitivity / e.scale, n) for k, one in zip((3, 3, 1), runs, strict=True) for e, n in one.items()]
+    mu = np.sqrt(sum(n * ratio**2 for ratio, n in each))
+    assert found == pytest.approx(gdp_epsilon(mu, 1e-4))
+    # Who is charged for three at once is charged for one record, too.
+    for rank, arrays in enumerate(stored):
+        np.savez(coded / f"{rank}.npz", X=arrays["X"], y=arrays["y"])
+    assert train(coded, *ledger)["privacy"]["unit"] == "record"
 
 
 def test_three_records_cost_three_times_the_noise(coded):

@@ -10,6 +10,7 @@ from plans import settings_of
 
 from dpmpi.commands.dispatch import main as command
 from dpmpi.commands.verify import verify
+from dpmpi.data import shards as shards_module
 from dpmpi.errors import ConfigError
 from dpmpi.model import Model
 from dpmpi.model.histogram import Statistics
@@ -187,6 +188,17 @@ def test_training_reads_no_held_out_row(shards, tmp_path):
     assert 0 < np.abs(difference).sum() <= 2 * 60 + 1e-6  # the noise is the same, the 60 rows are not
 
 
+def test_a_held_out_label_that_is_no_class_is_refused_before_anything_is_released(shards, tmp_path, capsys):
+    said = np.array(json.dumps(Task("multiclass", ("a", "b", "c")).to_dict()))
+    for rank in range(RANKS):
+        X, y = np.load(shards / f"{rank}.npz")["X"], np.arange(ROWS) % 3.0
+        y[public_generator(0, "shuffle", rank).permutation(ROWS)[-1]] = 7.0 if rank == 1 else 0.0
+        np.savez(shards / f"{rank}.npz", X=X, y=y, task=said)
+    train(shards, tmp_path / "run", "--loss", "softmax", code=2)
+    assert "classes coded 0 to 2" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_held_out_row_moves_the_counts_by_their_sensitivity(shards, tmp_path):
     train(shards, tmp_path / "one", "--insecure-noise-seed", 1)
     stored = dict(np.load(shards / "1.npz"))
@@ -240,6 +252,31 @@ REFUSED = [
 ]
 
 
+def test_counts_that_a_sum_has_no_room_for_are_refused_before_the_run(shards, tmp_path, capsys):
+    """One rank has nearly all rows, and nearly all of them may be in one cell: its share would not fit, and be told."""
+    for rank, rows in enumerate((20000, 400, 400, 400, 400)):
+        draw = np.random.default_rng(rank)
+        np.savez(shards / f"{rank}.npz", X=draw.normal(size=(rows, 3)) / 9, y=-np.ones(rows))
+    flags = ["--loopback", 5, "--data", f"shards:{shards}/{{rank}}.npz", *LIKE[:-2], "--epsilon", 30]
+    flags += [
+        "--weigh",
+        "ranks",
+        "--exchange",
+        "shares",
+        "--noise-in",
+        "sum",
+        "--share-words",
+        32,
+        "--share-bits",
+        28,
+        "--delta",
+        1e-5,
+    ]
+    assert main([*map(str, flags), "--out", str(tmp_path / "run")]) == 2
+    assert "expected shares of held-out rows below 0.7" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("flags", "reason"), REFUSED)
 def test_what_cannot_be_is_refused(flags, reason):
     with pytest.raises(ConfigError, match=reason):
@@ -281,6 +318,46 @@ def test_a_ledger_keeps_parts_apart_as_long_as_the_split_is_the_same(shards, tmp
     assert other["epsilon_with_earlier_runs"] == pytest.approx(gdp_epsilon(np.sqrt(whole + max(mu)), 1e-4))
     # A run that holds nothing out goes on with the same ledger, too.
     assert train(shards, tmp_path / "four", "--ledger", ledger, "--no-evaluate") is not None
+
+
+@pytest.mark.parametrize("kind", ["persons", "shuffle"])
+def test_rows_that_change_parts_unnoticed_are_charged_for_both(shards, tmp_path, monkeypatch, kind):
+    """The rows, their number and the seed stay: only who they belong to, or what numpy makes of the seed, is new."""
+    stored = [dict(np.load(shards / f"{rank}.npz")) for rank in range(RANKS)]
+
+    def write(person):
+        for rank, arrays in enumerate(stored):
+            np.savez(shards / f"{rank}.npz", **arrays, **({} if kind == "shuffle" else {"person": person, "most": 2}))
+
+    ledger, half = ("--ledger", tmp_path / "ledgers"), ROWS // 2
+    write(np.arange(ROWS) // 2)
+    train(shards, tmp_path / "one", *ledger)
+    write(np.arange(ROWS) % half)
+    if kind == "shuffle":
+        monkeypatch.setattr(shards_module, "public_generator", lambda seed, *rest: public_generator(seed + 1, *rest))
+    other = train(shards, tmp_path / "two", *ledger)["per_rank"][0]
+    first, second = (runs[1] for runs in recorded_runs(tmp_path / "ledgers" / "rank-000.jsonl"))
+    whole = sum(n * (e.sensitivity / e.scale) ** 2 for e, n in first.items())
+    mu = [sum(n * (e.sensitivity / e.scale) ** 2 for e, n in charged_to(second, part).items()) for part in PARTS]
+    assert other["epsilon_with_earlier_runs"] == pytest.approx(gdp_epsilon(np.sqrt(whole + max(mu)), 1e-4))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_run_without_a_checkpoint_does_not_go_on_with_other_parts(shards, tmp_path, capsys, lasting):
+    """The owner edits the shard after a crash: who was trained on may be held out now, and charged for that alone."""
+    run, more = tmp_path / "run", ("--ledger", tmp_path / "ledgers") if lasting else ()
+    stored = dict(np.load(shards / "1.npz")) | {"person": np.arange(ROWS) // 2, "most": 2}
+    np.savez(shards / "1.npz", **stored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivateEvaluator, "rank_record", lambda self, rank: (_ for _ in ()).throw(KeyboardInterrupt))
+        main([*map(str, ("--loopback", RANKS, "--data", f"shards:{shards}/{{rank}}.npz", *LIKE, "--out", run, *more))])
+    resume = ["--resume", str(run), "--loopback", str(RANKS), "--quiet"]
+    np.savez(shards / "1.npz", **stored | {"person": np.arange(ROWS) % (ROWS // 2)})
+    capsys.readouterr()
+    assert main(resume) == 2
+    assert "expected the rows that rank 1 began the run with, found others" in capsys.readouterr().err
+    np.savez(shards / "1.npz", **stored)
+    assert main(resume) == 0
 
 
 def test_a_spent_ledger_refuses_evaluations_by_their_own_part(shards, tmp_path):

@@ -303,7 +303,7 @@ def test_another_shard_is_refused(tmp_path, monkeypatch, capfd):
     for rank in range(RANKS):
         generator = np.random.default_rng(rank)
         np.savez(tmp_path / f"{rank}.npz", X=generator.normal(size=(30, 4)), y=np.sign(generator.normal(size=30)))
-    data = ("--data", f"shards:{tmp_path}/{{rank}}.npz")
+    data = ("--data", f"shards:{tmp_path}/{{rank}}.npz", "--evaluate", 0)
     out = interrupted(tmp_path, monkeypatch, *data)
     generator = np.random.default_rng(99)
     np.savez(tmp_path / "2.npz", X=generator.normal(size=(30, 4)), y=np.sign(generator.normal(size=30)))

@@ -11,7 +11,7 @@ from dpmpi.commands.dispatch import main as command
 from dpmpi.commands.plan import figures
 from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.keys import key_name
-from dpmpi.errors import ConfigError, SealBroken
+from dpmpi.errors import ConfigError, DataError, SealBroken
 from dpmpi.network.channel import TRAILER_BYTES
 from dpmpi.network.exchange.plain import PlainExchange
 from dpmpi.network.exchange.shares import SharesExchange
@@ -23,6 +23,7 @@ from dpmpi.network.transport.sealed import SealedTransport
 from dpmpi.run import main
 from dpmpi.runtime.assembly import claim_of
 from dpmpi.runtime.job import Past
+from dpmpi.runtime.loading import said_at_home
 
 
 def check(ranks, *flags):
@@ -358,3 +359,12 @@ def test_what_ranks_must_have_in_common_is_on_their_cards(flags, words):
         _check_claims(mine, 0, [vars(mine) | {"hello": None, "names": [0, 1]}, card])
     assert words in str(caught.value)
     assert "found others on rank 1 than on rank 0" in str(caught.value)
+
+
+def test_what_is_wrong_with_a_private_record_is_said_on_its_own_terminal_alone(capsys):
+    """A loss, which may be a plug-in, quotes the label that it does not take."""
+    source = settings_of("--data", "shards:{rank}.npz").source
+    with pytest.raises(DataError) as caught, said_at_home(source, [1], 3):
+        raise DataError("expected labels -1 and +1, found 42 in row 7")
+    assert str(caught.value) == "rank 1 cannot use its shard, and says why on its own terminal"
+    assert "found 42 in row 7" in capsys.readouterr().err

@@ -27,6 +27,21 @@ def test_no_leak_finds_the_leaky():
 
 
 @dataclass(frozen=True)
+class Hoarding(DpDda):
+    """Sends nothing but releases, and shows a point after a step of its own: only the end is clean."""
+
+    def model(self, agent: Agent, state: State, t: int, out: np.ndarray) -> None:
+        super().model(agent, state, t, out)
+        if t < agent.terms.rounds:
+            out -= agent.problem.subgradient(out.copy()).value
+
+
+def test_no_leak_looks_at_models_half_way():
+    with pytest.raises(AssertionError, match="a model half way depends on unreleased data"):
+        check_no_leak(Hoarding)
+
+
+@dataclass(frozen=True)
 class Impatient(DpDda):
     """Looks at the records once more where the first gradient is not small: a solver that stops when it is done."""
 

@@ -146,6 +146,7 @@ class _Given:
     noise: Array
     sigma: float = 1.0
     hides: bool = False
+    cancels: bool = False
 
     def perturb(self, value: Array, scale: float = 1.0) -> None:
         value += self.noise
