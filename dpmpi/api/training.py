@@ -39,7 +39,7 @@ from dpmpi.runtime.flags import from_values, keyword_values
 from dpmpi.runtime.output.console import logged
 from dpmpi.runtime.output.progress import Listener
 from dpmpi.runtime.plugin_source import stop_if_loading
-from dpmpi.runtime.plugins import settings_of, settings_of_loss
+from dpmpi.runtime.plugins import settings_of, settings_of_loss, settings_of_penalty
 from dpmpi.runtime.process import Caller, Start, begin, carry_out, go_on, place_of
 from dpmpi.runtime.signals import Signals
 
@@ -62,7 +62,7 @@ OBJECTS: dict[str, Callable[[Any], Mapping[str, Any]]] = {
         "class_weights": w if isinstance(w, str) else _listed(f"{k}={v}" for k, v in w.items())
     },
     "loss": settings_of_loss,
-    "penalty": lambda h: {"penalty": h} if isinstance(h, str) else {"penalty": h.describe(), "domain": h.domain},
+    "penalty": settings_of_penalty,
 }
 """Settings that may be objects, and what each becomes as text."""
 

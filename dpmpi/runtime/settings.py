@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpmpi.core import Array, Method
+from dpmpi.core import Array, Method, Penalty
 from dpmpi.data import SOURCES, Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.model.histogram import Statistics
@@ -25,7 +25,7 @@ from dpmpi.network.schedule import SampledSchedule, StaticSchedule, SumSchedule,
 from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem, mean_lipschitz
 from dpmpi.problem.losses import LOSSES, MEAN, USUAL_LOSS, Loss, weighted
-from dpmpi.problem.penalties import Regulariser, parse_penalty
+from dpmpi.problem.penalties import parse_penalty
 from dpmpi.problem.rows import Positions, Rows, WithConstant
 from dpmpi.problem.task import Declared, Task, TaskKind, parse_weights
 from dpmpi.rng import PrivateStream
@@ -33,7 +33,7 @@ from dpmpi.runtime.config import AUTO, Config, flag_of
 from dpmpi.runtime.evaluating import HELD_OUT, Evaluating
 from dpmpi.runtime.messages import Messages, PlainMessages, SharedSums
 from dpmpi.runtime.noise import LocalNoise, Noise, PairNoise, SumNoise
-from dpmpi.runtime.plugins import loss_of, methods
+from dpmpi.runtime.plugins import loss_of, methods, penalty_of
 from dpmpi.runtime.recovery.interval import Interval
 
 CONSTANT = 0.3
@@ -46,7 +46,7 @@ class Settings:
 
     config: Config
     method: Method
-    regulariser: Regulariser | None
+    regulariser: Penalty | None
     """None while it is still to be derived."""
     batch: Batch | None
     """None while it is still to be derived."""
@@ -75,7 +75,9 @@ class Settings:
         found = cls(
             config=config,
             method=config.make_method(),
-            regulariser=None if config.penalty == AUTO else parse_penalty(config.penalty, config.domain),
+            regulariser=None
+            if config.penalty == AUTO
+            else penalty_of(config.penalty, config.domain, config.plugin_digest),
             batch=None if config.batch == AUTO else Batch.parse(config.batch),
             noise=_noise(config),
             messages=_messages(config),
@@ -140,7 +142,7 @@ class Settings:
         return self.config.known_rounds
 
     @property
-    def penalty(self) -> Regulariser:
+    def penalty(self) -> Penalty:
         """The penalty, with its domain; raise `ConfigError` while it is still to be derived."""
         if self.regulariser is None:
             raise ConfigError("expected a penalty, found auto, which depends on the data: derive it first")

@@ -156,7 +156,7 @@ def summarise(
         **{name: getattr(evaluation, name, None) for name in FIGURES},
         "optimum": best,
         "optimum_gap": None if optimum is None else optimum.gap,
-        "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
+        "suboptimality": None if evaluation is None else evaluation.above(best),
         "started": started if shared else None,
         "wall_seconds": wall if shared else None,
         "rounds_per_second": None if seconds is None else job.plan.rounds / seconds,
