@@ -29,7 +29,7 @@ from dpmpi.runtime.flags import from_text, from_values, parse
 from dpmpi.runtime.plugin_source import stop_if_loading
 from dpmpi.runtime.plugins import methods, resolve, settings_of, settings_of_loss, settings_of_penalty
 from dpmpi.runtime.settings import Settings
-from dpmpi.testing import check_loss, check_method
+from dpmpi.testing import check_loss, check_method, check_penalty
 
 SOURCE = '''
 from dataclasses import dataclass
@@ -641,7 +641,10 @@ def test_a_run_goes_on_with_the_same_source_alone(plugin, tmp_path, capsys):
 
 def test_the_page_has_whole_plug_ins_that_keep_all_contracts(tmp_path, capsys):
     page = (Path(dpmpi.__file__).parents[1] / "docs" / "plugins.md").read_text()
-    method, loss = re.findall(r'(?:^ {4}""".*\n(?: {4}.*\n|\n)*)', page, re.MULTILINE)
+    page = re.sub(r"^```python.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    method, loss, penalty = re.findall(r'(?:^ {4}""".*\n(?: {4}.*\n|\n)*)', page, re.MULTILINE)
+    [found] = resolve([str(write(tmp_path / "nonnegative.py", penalty))])
+    check_penalty(found.penalties["non-negative"])
     [found] = resolve([str(write(tmp_path / "pinball.py", loss))])
     check_loss(found.losses["pinball"])
     [found] = resolve([str(write(tmp_path / "my.py", method))])
