@@ -20,8 +20,8 @@ use_environment() {
     if [ ! -e "$stamp" ]; then
         echo "installing dpmpi[$extras] into $folder ..." >&2
         "$python" -m venv "$folder"
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable "$dpmpi_repository[$extras]"
-        rm -f "$folder"/.installed-*
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable "${dpmpi_repository}[$extras]"
+        find "$folder" -maxdepth 1 -name ".installed-*" -delete
         touch "$stamp"
     fi
     # mpirun starts "python" by name on every rank.
