@@ -93,7 +93,7 @@ def rank_record(job: Job, seat: Seat, training_seconds: float, core_seconds: flo
             str(peer): {name: getattr(t, name) for name in TRAFFIC} | {"wait_seconds": round(t.wait_seconds, 6)}
             for peer, t in peers.items()
         },
-        "spending": to_list(job.spending()[rank]),
+        "spending": to_list(job.spending_of(rank)),
         "earlier": to_list(account.earlier),
         "filter_order": account.order,
         "host": os.uname().nodename,
