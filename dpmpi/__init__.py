@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from dpmpi.core import Gather as Gather
     from dpmpi.core import Method as Method
     from dpmpi.core import Mix as Mix
+    from dpmpi.core import NeighbourSum as NeighbourSum
+    from dpmpi.core import Penalty as Penalty
     from dpmpi.core import Query as Query
     from dpmpi.core import Release as Release
     from dpmpi.core import Sum as Sum
@@ -50,6 +52,8 @@ _HOMES = {
         "Gather",
         "Method",
         "Mix",
+        "NeighbourSum",
+        "Penalty",
         "Query",
         "Release",
         "Sum",

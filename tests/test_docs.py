@@ -17,7 +17,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[a-z
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PLACEHOLDERS = {
     *("dpmpi/algorithms/mixed_gd.py", "dpmpi.algorithms.mixed_gd"),
-    *("dpmpi.methods", "dpmpi.losses"),  # groups of entry points
+    *("dpmpi.methods", "dpmpi.losses", "dpmpi.penalties"),  # groups of entry points
     *("dpmpi/algorithms/my_method.py", "tests/algorithms/test_my_method.py", "algorithms/my-method.md"),
 }
 """Names of what a reader makes."""

@@ -72,10 +72,12 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     notebook = nbformat.read(path, 4)
     NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
     said = "".join(out.get("text", "") for cell in notebook.cells for out in cell.get("outputs", ()))
-    for value in re.findall(r"^(?:right|local noise|noise in the sum): +([\d.]+)$", said, flags=re.MULTILINE):
+    for value in re.findall(r"^(?:right|explained|local noise|noise in the sum): +([\d.]+)$", said, flags=re.MULTILINE):
         assert float(value) > 0.75
     if path.stem == "write-a-method":
         assert "same bits: True" in said
+        assert "8 of 8 ledgers check out" in said
+        assert "loss                 absolute, canaries" in said
 
 
 def test_three_notebooks_are_there():

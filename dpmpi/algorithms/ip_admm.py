@@ -92,6 +92,11 @@ class IpAdmm(admm.ConsensusAdmm):
         admm.positive("eta", self.proximal(terms, 1))
         if self.regulariser == "linearised" and terms.bounded:
             raise ConfigError("expected no --domain with --regulariser linearised, found one: use --regulariser exact")
+        if terms.own_penalty and (self.regulariser == "linearised" or self.inner_noise == "once"):
+            raise ConfigError(
+                "expected a penalty l2, l1, elastic or none with --regulariser linearised or --inner-noise once, found "
+                "one of your own: leave these out"
+            )
         if self.inner_noise == "once":
             beta = admm.smooth(terms, "--inner-noise once")
             admm.check_integrable(terms, "--inner-noise once")

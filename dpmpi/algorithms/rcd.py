@@ -117,6 +117,8 @@ class Rcd(Method):
         """Raise `ConfigError` for random batches, domains, and losses without curvature."""
         if terms.sampling.kind != "full":
             raise ConfigError(f"expected all records in a pass of rcd, found {terms.sampling.kind}: use --batch full")
+        if terms.own_penalty:  # it may not be a sum over coordinates
+            raise ConfigError("expected a penalty l2, l1, elastic or none for rcd, found one of your own: use dp-dda")
         if terms.bounded:
             raise ConfigError("expected no --domain for rcd, which moves coordinates one by one, found one: drop it")
         if self.curvature is None and terms.smoothness is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,12 +37,15 @@ from dpmpi.network.transport import open_transport
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.failure import raise_where_known
 from dpmpi.runtime.flags import from_values, keyword_values
-from dpmpi.runtime.output.console import logged
+from dpmpi.runtime.output.console import logged, say
 from dpmpi.runtime.output.progress import Listener
 from dpmpi.runtime.plugin_source import stop_if_loading
-from dpmpi.runtime.plugins import settings_of, settings_of_loss
+from dpmpi.runtime.plugins import settings_of, settings_of_loss, settings_of_penalty
 from dpmpi.runtime.process import Caller, Start, begin, carry_out, go_on, place_of
 from dpmpi.runtime.signals import Signals
+
+MANY_AGENTS = 500
+"""From here on a simulation says at its start that it takes its time."""
 
 
 def _listed(words: Iterable[Any]) -> str:
@@ -62,7 +66,7 @@ OBJECTS: dict[str, Callable[[Any], Mapping[str, Any]]] = {
         "class_weights": w if isinstance(w, str) else _listed(f"{k}={v}" for k, v in w.items())
     },
     "loss": settings_of_loss,
-    "penalty": lambda h: {"penalty": h} if isinstance(h, str) else {"penalty": h.describe(), "domain": h.domain},
+    "penalty": settings_of_penalty,
 }
 """Settings that may be objects, and what each becomes as text."""
 
@@ -192,6 +196,10 @@ def _run(call: Call, signals: Signals | None) -> Result:
             signals.stop_runs()
         rank = world.ranks[0]
         result = Result(start.directory.path, start.past.names[rank], temporary=call.temporary)
+        if call.agents is not None and call.agents >= MANY_AGENTS and not call.progress:
+            slow = "on a ring a round takes about one exchange for each agent, and a run minutes"
+            advice = "progress=True shows a bar, graph='complete' mixes at once"
+            say(f"{call.agents} agents in one process: {slow}; {advice}", sys.stderr)
         caller = Caller(listen=_numbered(call.callback, rank), bar=call.progress, end=raise_where_known)
         carry_out(world, start, signals or Signals(), caller)
         if not (result.path / "summary.json").is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpmpi.core.agent import Agent, Charges, Clock, Draws, Event, Mechanism, Penalty, Problem, Witness
+from dpmpi.core.agent import Agent, Charges, Clock, Draws, Event, Mechanism, Problem, Witness
 from dpmpi.core.messages import (
     Array,
     Bytes,
@@ -34,6 +34,7 @@ from dpmpi.core.method import (
     hyperparameter,
     rounds_to_go,
 )
+from dpmpi.core.penalty import Penalty
 from dpmpi.core.vectors import combine
 
 __all__ = ["Agent", "Charges", "Clock", "Draws", "Event", "Mechanism", "Penalty", "Problem", "Witness"]

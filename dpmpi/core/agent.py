@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dpmpi.core.messages import Array, Hidden, Integers, Query, Release, Sendable
 from dpmpi.core.method import Terms
+from dpmpi.core.penalty import Penalty
 from dpmpi.errors import BudgetExceeded
 
 
@@ -81,25 +82,6 @@ class Problem(Protocol):
         for all data. The number of passes over the records is a function of L and of the three numbers: not of the
         records, nor of `linear`, which may hold noise.
         """
-
-
-class Penalty(Protocol):
-    """The shared regulariser h, with its domain."""
-
-    def value(self, x: Array) -> float:
-        """Return h(x); infinity outside the domain."""
-
-    def dual_step(self, z: Array, A: float, gamma: float, out: Array) -> None:
-        """Write argmin_x <z, x> + A h(x) + gamma |x|^2 / 2 to `out`."""
-
-    def add_dual_steps(self, z: Array, a: Array, A: Array, gamma: Array, total: Array, scratch: Array) -> None:
-        """Add sum_s a[s] dual_step(z, A[s], gamma[s]) to `total`."""
-
-    def prox(self, v: Array, step: float, out: Array) -> None:
-        """Write argmin_x h(x) + |x - v|^2 / (2 step) to `out`."""
-
-    def project(self, v: Array, out: Array, shrink: float = 0.0) -> None:
-        """Write argmin_x |x - v|^2 / 2 + shrink |x|_1 over the domain to `out`."""
 
 
 class Draws(Protocol):

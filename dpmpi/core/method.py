@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
@@ -60,6 +61,8 @@ class Terms:
     """The largest weight of any rank."""
     scores: int = 1
     """The scores of a record, K: the model has K numbers for each column, side by side."""
+    own_penalty: bool = False
+    """Whether the penalty is one of the user's own, of which nothing is known but its value and its proximal steps."""
     integrable: bool = True
     """Whether a record's clipped gradient is that of a convex function: not so where K scores are clipped."""
 
@@ -166,14 +169,22 @@ def hyperparameter(default: Any, text: str, minimum: float | None = None) -> Any
     return field(default=default, metadata={"help": text} | ({} if minimum is None else {"minimum": minimum}))
 
 
+@cache
+def _of_vectors(names: tuple[str, ...]) -> Any:
+    """Return a dataclass of vectors."""
+    return make_dataclass("State", [(name, Array) for name in names])
+
+
 class Method:
     """The base of all algorithms, which are frozen dataclasses of hyperparameters.
 
     The state is a dataclass of arrays and numbers: all that an agent carries from round to round.
     """
 
+    vectors: ClassVar[tuple[str, ...]] = ("x",)
+    """What the state holds, by name: vectors of the model's length that begin with zeros."""
     state: ClassVar[Any] = None
-    """The dataclass of its state, for a method whose state is vectors of the model's length that begin with zeros."""
+    """The dataclass of the state, for a method that wants one of its own; if of other things, with a `start`."""
     schedule: ClassVar[Literal["static", "sampled"]] = "static"
     mechanisms: ClassVar[tuple[str, ...]] = ("gaussian",)
     """The kinds of noise that the method can use; the first is the default."""
@@ -248,7 +259,8 @@ class Method:
 
     def start(self, agent: Agent) -> Any:
         """Return the state before round 1; by default zeros."""
-        return self.state(*(np.zeros(agent.dimension) for _ in fields(self.state)))
+        kind = self.state or _of_vectors(self.vectors)
+        return kind(*(np.zeros(agent.dimension) for _ in fields(kind)))
 
     def round(self, agent: Agent, state: Any, t: int) -> Steps:
         """Run round t, in which this agent is active."""

@@ -50,7 +50,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpmpi.core import Array, Problem
+from dpmpi.core import Array, Penalty, Problem
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.losses import Loss
@@ -97,7 +97,7 @@ def find_optimum(  # noqa: PLR0913 - the data, the problem, and how to search
     shards: Sequence[tuple[Rows | WithConstant, Array]],
     agents: int,
     loss: Loss,
-    penalty: Regulariser,
+    penalty: Penalty,
     dimension: int,
     total: Total,
     limits: Limits | None = None,
@@ -123,6 +123,11 @@ def find_optimum(  # noqa: PLR0913 - the data, the problem, and how to search
             "expected a loss with a conjugate for --reference, which proves the optimum by it, found "
             f"{type(loss).__name__}: add `conjugate` to it, or leave --reference out"
         )
+    if type(penalty) is not Regulariser:
+        raise ConfigError(
+            "expected a penalty l2, l1, elastic or none for --reference, which proves the optimum by it, found "
+            f"{type(penalty).__name__}: leave --reference out"
+        )
     limits = limits or Limits()
     default = 1e-6 if loss.smooth else 1e-5
     tolerance = default if limits.relative_gap is None else limits.relative_gap
@@ -138,7 +143,7 @@ def find_optimum(  # noqa: PLR0913 - the data, the problem, and how to search
     return search.optimum()
 
 
-def find_mean(problems: Sequence[Problem], agents: int, penalty: Regulariser, dimension: int, total: Total) -> Optimum:
+def find_mean(problems: Sequence[Problem], agents: int, penalty: Penalty, dimension: int, total: Total) -> Optimum:
     """Minimise F for problems of the mean, f_i(x) = c_i |x - d_i|^2 / 2 + const: at prox_h of the mean of c_i d_i."""
     began = time.perf_counter()
     middle, own, x = (np.zeros(dimension) for _ in range(3))

@@ -28,19 +28,20 @@ Solution for d = 0: a linear function plus tau |x|_1. Box: the vertex R sign(s),
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dpmpi.core import Array
-from dpmpi.errors import ConfigError
+from dpmpi.core import Array, Penalty
+from dpmpi.errors import ConfigError, nearest
 
 _OUTSIDE = 1.0 + 1e-9  # means of points on the boundary lie outside by rounding
 _SMALL = 1e-280  # a sum of squares below it may have lost summands to underflow
 
 
 @dataclass(frozen=True, slots=True)
-class Regulariser:
+class Regulariser(Penalty):
     """h of (1). `out` may not alias the input; no step allocates an m-vector."""
 
     l1: float = 0.0
@@ -95,10 +96,7 @@ class Regulariser:
             np.multiply(z, -float(np.sum(a / d)), out=scratch)
             total += scratch
             return
-        for a_s, A_s, gamma_s in zip(a, A, gamma, strict=True):
-            self.dual_step(z, float(A_s), float(gamma_s), scratch)
-            scratch *= a_s
-            total += scratch
+        Penalty.add_dual_steps(self, z, a, A, gamma, total, scratch)
 
     def prox(self, v: Array, step: float, out: Array) -> None:
         """Write argmin_x h(x) + |x - v|^2 / (2 step) to `out`, (4)."""
@@ -143,15 +141,19 @@ class Regulariser:
             np.clip(out, -self.box, self.box, out=out)
 
 
-_PENALTIES = {"none": (), "l2": ("l2",), "l1": ("l1",), "elastic": ("l1", "l2")}
+PENALTIES: dict[str, tuple[str, ...]] = {"none": (), "l2": ("l2",), "l1": ("l1",), "elastic": ("l1", "l2")}
 
 
-def parse_penalty(text: str, domain: str | None = None) -> Regulariser:
-    """Return the regulariser of `l2:W`, `l1:W`, `elastic:L1,L2` or `none`, on the domain `box:R`, `ball:R` or None."""
+def parse_penalty(text: str, domain: str | None = None, others: Sequence[str] = ()) -> Regulariser:
+    """Return the regulariser of `l2:W`, `l1:W`, `elastic:L1,L2` or `none`, on the domain `box:R`, `ball:R` or None.
+
+    `others` are names of further penalties, for the message.
+    """
     name, _, rest = text.partition(":")
-    if name not in _PENALTIES:
-        raise ConfigError(f"expected a penalty l2:W, l1:W, elastic:L1,L2 or none, found {text!r}")
-    keys = _PENALTIES[name]
+    if name not in PENALTIES:
+        known = ", ".join(["l2:W", "l1:W", "elastic:L1,L2", *others])
+        raise ConfigError(f"expected a penalty {known} or none, found {text!r}{nearest(name, (*PENALTIES, *others))}")
+    keys = PENALTIES[name]
     parts = rest.split(",") if rest else []
     if len(parts) != len(keys) or (":" in text and not parts):
         form = ":".join([name, ",".join(key.upper() for key in keys)]) if keys else name

@@ -44,12 +44,17 @@ class Evaluation:
     """The figures of one evaluation, the same on every rank."""
 
     round: int
-    objective: float
+    objective: float | None
+    """None where the mean model is outside the domain of the penalty."""
     accuracy: float | None
     rank_accuracy: float | None
     consensus_error: float
     error: float | None
     rank_error: float | None
+
+    def above(self, optimum: float | None) -> float | None:
+        """Return how far the objective is above the optimum, if both are known."""
+        return None if optimum is None or self.objective is None else self.objective - optimum
 
 
 WORDS, FRACTION_BITS = 3, 40
@@ -151,9 +156,10 @@ class Evaluator:
         spread, best = float(sums[1]) / n, self._optimum
         scale = 0.0 if best is None else float(best @ best)
         apart = float(np.sum((x - best) ** 2)) if best is not None and scale > 0.0 else None
+        objective = float(sums[0]) / n + self._penalty.value(x)
         return Evaluation(
             engine.completed,
-            objective=float(sums[0]) / n + self._penalty.value(x),
+            objective=objective if math.isfinite(objective) else None,
             accuracy=float(sums[2] / sums[4]) if sums[4] else None,
             rank_accuracy=float(sums[3] / sums[4]) if sums[4] else None,
             consensus_error=math.sqrt(spread),

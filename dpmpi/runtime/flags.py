@@ -14,7 +14,7 @@ from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, nearest, shown
 from dpmpi.runtime.config import Config, config_fields
 from dpmpi.runtime.options import AUTO, check_size, flag_of, hyperfields
-from dpmpi.runtime.plugins import methods, resolve
+from dpmpi.runtime.plugins import KINDS, methods, resolve
 from dpmpi.runtime.settings import Settings
 
 EXAMPLES = """\
@@ -70,7 +70,7 @@ def named_plugins(argv: Sequence[str]) -> tuple[str, ...]:
     first = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name in ("plugin", "plugin_digest"):
         first.add_argument(flag_of(name), action="append")
-    for name in ("algorithm", "loss", "config"):
+    for name in ("algorithm", "loss", "penalty", "config"):
         first.add_argument(flag_of(name))
     given = vars(first.parse_known_args(argv)[0])
     path = given.pop("config", None)
@@ -82,13 +82,13 @@ def named_plugins(argv: Sequence[str]) -> tuple[str, ...]:
 
 def _with_plugins(content: dict[str, Any], path: Path | str | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings `plugin` and `plugin_digest` of a file and of flags, loaded."""
-    keys = ("plugin", "plugin_digest", "algorithm", "loss")
+    keys = ("plugin", "plugin_digest", "algorithm", "loss", "penalty")
     values = {_field(key): value for key, value in content.items() if _field(key) in keys}
     for key in keys[:2]:
         values[key] = tuple(given[key]) if key in given else _texts(values.get(key, ()), key, path)
     names = (given.get(key, values.get(key)) for key in keys[2:])
     asked = (name if isinstance(name, str) and name != AUTO else None for name in names)
-    found = resolve(values["plugin"], values["plugin_digest"], *asked)
+    found = resolve(values["plugin"], values["plugin_digest"], dict(zip(KINDS, asked, strict=True)))
     return {"plugin": tuple(one.where for one in found), "plugin_digest": tuple(one.digest for one in found)}
 
 

@@ -149,10 +149,12 @@ class Job:
 
     def spending(self) -> dict[int, Counter[Any]]:
         """Return the charges of the ranks here for this run so far."""
-        found: dict[int, Counter[Any]] = {}
-        for rank, ledger in zip(self.meter.ranks, self.ledgers, strict=True):
-            found[rank] = Counter[Any](ledger.spending())
-            found[rank].update(self.accounts[rank].own)
+        return {rank: self.spending_of(rank) for rank in self.meter.ranks}
+
+    def spending_of(self, rank: int) -> Counter[Any]:
+        """Return the charges of one of the ranks here."""
+        found = Counter[Any](self.ledgers[list(self.meter.ranks).index(rank)].spending())
+        found.update(self.accounts[rank].own)
         return found
 
     def traffic(self, rank: int) -> dict[int, Traffic]:

@@ -19,6 +19,7 @@ from dpmpi.privacy.spending import charged_to
 from dpmpi.privacy.theorems import Claim
 from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem
+from dpmpi.problem.penalties import Regulariser
 from dpmpi.problem.rows import Positions, Rows
 from dpmpi.rng import PrivateStream
 from dpmpi.runtime.config import Config
@@ -98,6 +99,7 @@ class Plan:
     def terms(self, rank: int, active_rounds: int | None = None) -> Terms:
         """Return the public facts about a rank; `active_rounds` replaces what the schedule says."""
         settings, penalty = self.settings, self.settings.penalty
+        plain = penalty if type(penalty) is Regulariser else None
         smoothness, floor = settings.curvature
         static = isinstance(self.schedule, StaticSchedule)
         degrees = self.schedule.degrees if isinstance(self.schedule, StaticSchedule) else (0,) * self.ranks
@@ -112,9 +114,10 @@ class Plan:
             sampling=settings.drawn.sampling(self.records[rank]),
             smoothness=smoothness,
             curvature_floor=floor,
-            strong_convexity=penalty.l2,
-            l1=penalty.l1,
-            bounded=penalty.domain is not None,
+            strong_convexity=plain.l2 if plain else 0.0,
+            l1=plain.l1 if plain else 0.0,
+            bounded=plain is not None and plain.domain is not None,
+            own_penalty=plain is None,
             mixing=self.schedule.beta() if static and self.method.accelerates() else 1.0,
             weight=self.weights[rank],
             largest_weight=max(self.weights),

@@ -1,16 +1,17 @@
-"""Methods and losses of the user's own: from a file, a module, a package's entry point, or as objects in Python.
+"""Methods, losses and penalties of the user's own: from a file, a module, an entry point, or as objects in Python.
 
-A plug-in is Python source. Every public subclass of `Method` or `Loss` that it defines is known to a run that names the
-plug-in (`--plugin my.py`), by the class's name in small letters: `MixedGd` is `--algorithm mixed-gd`, `Pinball` is
-`--loss pinball`, or `--loss pinball:0.9` with the numbers of its fields. A class may choose another name: `name:
-ClassVar[str] = "gd"`. Built-in names are taken.
+A plug-in is Python source. Every public subclass of `Method`, `Loss` or `Penalty` that it defines is known to a run
+that names the plug-in (`--plugin my.py`), by the class's name in small letters: `MixedGd` is `--algorithm mixed-gd`,
+`Pinball` is `--loss pinball`, or `--loss pinball:0.9` with the numbers of its fields, `NonNegative` is `--penalty
+non-negative:0.1`. A class may choose another name: `name = "gd"`. Built-in names are taken.
 
 The SHA-256 of the source is a setting (`plugin-digest`), hence part of the settings' digest: ranks with other sources
 refuse to begin, and nothing is resumed or verified with a file that has changed. Where the file lies is not. What a
 plug-in imports is not covered by its digest, unless it is part of the same package.
 
-A package offers plug-ins by entry points of the groups `dpmpi.methods` and `dpmpi.losses`. They are looked for only
-when a name is asked for that is neither built in nor in a plug-in that was given; the settings then name the module.
+A package offers plug-ins by entry points of the groups `dpmpi.methods`, `dpmpi.losses` and `dpmpi.penalties`. They are
+looked for only when a name is asked for that is neither built in nor in a plug-in that was given; the settings then
+name the module.
 
 Nothing is imported or read for a run without plug-ins.
 """
@@ -25,13 +26,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dpmpi.algorithms import ALGORITHMS
-from dpmpi.core import Method
+from dpmpi.core import Method, Penalty
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.problem.losses import LOSSES, MEAN, Loss, parse_loss
+from dpmpi.problem.penalties import PENALTIES, Regulariser, parse_penalty
 from dpmpi.runtime.plugin_source import (
     PROMPT,
     cells_of,
@@ -44,9 +46,11 @@ from dpmpi.runtime.plugin_source import (
     typed_source,
 )
 
-GROUPS = {"methods": "dpmpi.methods", "losses": "dpmpi.losses"}
-"""The entry points of packages that offer plug-ins."""
-_BUILT_IN = {"methods": {*ALGORITHMS}, "losses": {*LOSSES, MEAN}}
+KINDS: Mapping[str, type] = {"methods": Method, "losses": Loss, "penalties": Penalty}
+"""What plug-ins offer; packages do by entry points of the groups `dpmpi.methods` and so on."""
+_MADE_BY = {"methods": "round", "losses": "value", "penalties": "prox"}
+"""What a class must define: others are bases."""
+_BUILT_IN = {"methods": {*ALGORITHMS}, "losses": {*LOSSES, MEAN}, "penalties": {*PENALTIES, "auto"}}
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -63,6 +67,12 @@ class Plugin:
     """The files of its source, as tracebacks name them."""
     methods: Mapping[str, type[Method]]
     losses: Mapping[str, type[Loss]]
+    penalties: Mapping[str, type[Penalty]]
+
+    @property
+    def classes(self) -> list[type]:
+        """All that it offers."""
+        return [cls for kind in KINDS for cls in getattr(self, kind).values()]
 
 
 _loaded: dict[str, Plugin] = {}
@@ -79,11 +89,33 @@ def methods(digests: Sequence[str] = ()) -> dict[str, type[Method]]:
 
 def loss_of(text: str, digests: Sequence[str] = ()) -> Loss:
     """Return the loss that `--loss` names: one built in, or one of the plug-ins with these digests."""
-    known = {name: cls for digest in digests for name, cls in _loaded[digest].losses.items()}
+    known = _known("losses", digests)
+    own: Loss | None = _made("--loss", text, known)
+    return parse_loss(text, [*known]) if own is None else own
+
+
+def penalty_of(text: str, domain: str | None, digests: Sequence[str] = ()) -> Penalty:
+    """Return the penalty that `--penalty` and `--domain` name: one built in, or one of the plug-ins."""
+    known = _known("penalties", digests)
+    own: Penalty | None = _made("--penalty", text, known)
+    if own is None:
+        return parse_penalty(text, domain, [*known])
+    if domain is not None:
+        found = f"expected no --domain beside --penalty {text}, found {domain}"
+        raise ConfigError(f"{found}: let its value be infinite outside of a domain, and its prox stay inside")
+    return own
+
+
+def _known(kind: str, digests: Sequence[str]) -> dict[str, Any]:
+    return {name: cls for digest in digests for name, cls in getattr(_loaded[digest], kind).items()}
+
+
+def _made(flag: str, text: str, known: Mapping[str, Any]) -> Any:
+    """Return the object of `NAME` or `NAME:NUMBER,...`, the numbers of its fields in order; None for other names."""
     name, _, rest = text.partition(":")
     if name not in known:
-        return parse_loss(text)
-    cls: Any = known[name]
+        return None
+    cls = known[name]
     own = [f.name.upper() for f in fields(cls)] if is_dataclass(cls) else []
     try:
         numbers = [float(part) for part in rest.split(",")] if rest else []
@@ -91,27 +123,28 @@ def loss_of(text: str, digests: Sequence[str] = ()) -> Loss:
         numbers = [math.nan]
     if len(numbers) > len(own) or any(map(math.isnan, numbers)):
         form = f"{name}:{','.join(own)} with numbers" if own else name
-        raise ConfigError(f"expected --loss {form}, found {text!r}: correct it")
+        raise ConfigError(f"expected {flag} {form}, found {text!r}: correct it")
     with blamed():
-        loss: Loss = cls(*numbers)
-        return loss
+        return cls(*numbers)
 
 
 def resolve(
-    where: Sequence[str], pinned: Sequence[str] = (), algorithm: str | None = None, loss: str | None = None
+    where: Sequence[str], pinned: Sequence[str] = (), asked: Mapping[str, str | None] | None = None
 ) -> list[Plugin]:
-    """Return the plug-ins that are named, and those that packages offer for a method or a loss that nobody else has.
+    """Return the plug-ins that are named, and those that packages offer for what is asked for and nobody else has.
 
-    `pinned` are the digests that they must have. Raise `ConfigError`.
+    `pinned` are the digests that they must have. `asked` has a name for each kind: `methods`, `losses`, `penalties`.
+    Raise `ConfigError`.
     """
     if pinned and len(pinned) != len(where):
         found = f"{len(pinned)} of them for {len(where)} plug-ins"
         raise ConfigError(f"expected a plugin-digest for every plugin, found {found}: give all of them, or none")
     loaded = [_load(one, pinned[k] if pinned else None) for k, one in enumerate(where)]
-    for kind, name in (("methods", algorithm), ("losses", loss and loss.partition(":")[0])):
+    for kind, text in (asked or {}).items():
+        name = (text or "").partition(":")[0]
         if not name or name in _BUILT_IN[kind] or any(name in getattr(one, kind) for one in loaded):
             continue
-        module = _offered(GROUPS[kind], name)
+        module = _offered(f"dpmpi.{kind}", name)
         if module is not None:
             loaded.append(_load(module))
             if name not in getattr(loaded[-1], kind):
@@ -120,10 +153,10 @@ def resolve(
     loaded = list(dict.fromkeys(loaded))
     owners: dict[tuple[str, str], Plugin] = {}
     for one in loaded:
-        for kind, name in [*(("methods", name) for name in one.methods), *(("losses", name) for name in one.losses)]:
-            if (other := owners.setdefault((kind, name), one)) is not one:
+        for named in [(kind, name) for kind in KINDS for name in getattr(one, kind)]:
+            if (other := owners.setdefault(named, one)) is not one:
                 both = f"{other.where} and {one.where}"
-                raise ConfigError(f"expected names of their own in plug-ins, found {name} in {both}: rename one")
+                raise ConfigError(f"expected names of their own in plug-ins, found {named[1]} in {both}: rename one")
     return loaded
 
 
@@ -148,22 +181,36 @@ def settings_of(method: Method | type[Method]) -> dict[str, Any]:
 
 def settings_of_loss(loss: str | Loss | type[Loss]) -> dict[str, Any]:
     """Return the settings that name a loss that is given as an object, or as text: its name, source and numbers."""
-    if isinstance(loss, str):
-        return {"loss": loss}
-    cls = loss if isinstance(loss, type) else type(loss)
-    if not issubclass(cls, Loss):
-        raise ConfigError(f"expected a loss, an object or a class of dpmpi.problem.losses.Loss, found {loss!r:.80}")
-    built_in = {type(one): name for name, one in LOSSES.items()}
+    return _settings_of("loss", "losses", loss, {type(one): name for name, one in LOSSES.items()})
+
+
+def settings_of_penalty(penalty: str | Penalty | type[Penalty]) -> dict[str, Any]:
+    """Return the settings that name a penalty that is given as an object, or as text: its name, source and numbers."""
+    if type(penalty) is Regulariser:
+        return {"penalty": penalty.describe(), "domain": penalty.domain}
+    return _settings_of("penalty", "penalties", penalty)
+
+
+def _settings_of(
+    word: str, kind: str, given: Any, built_in: Mapping[type, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the settings that name an object of numbers, or its class."""
+    if isinstance(given, str):
+        return {word: given}
+    cls: Any = given if isinstance(given, type) else type(given)
+    if not issubclass(cls, KINDS[kind]):
+        base = f"dpmpi.{KINDS[kind].__name__}"
+        raise ConfigError(f"expected a {word}, an object or a class of {base}, found {given!r:.80}")
     plugin = None if cls in built_in else _registered(cls)
-    text = built_in[cls] if plugin is None else next(name for name, one in plugin.losses.items() if one is cls)
     own: Any = fields(cls) if is_dataclass(cls) else ()
-    if isinstance(loss, Loss):
-        if not own and vars(loss):
+    text = built_in[cls] if plugin is None else next(name for name, one in getattr(plugin, kind).items() if one is cls)
+    if given is not cls:
+        if not own and vars(given):
             raise ConfigError(f"expected @dataclass(frozen=True) above {cls.__name__}, which has numbers: add it")
-        numbers = [getattr(loss, f.name) for f in own]
+        numbers = [getattr(given, f.name) for f in own]
         if any(number != f.default for number, f in zip(numbers, own, strict=True)):
             text += ":" + ",".join(repr(float(number)) for number in numbers)
-    found: dict[str, Any] = {"loss": text}
+    found: dict[str, Any] = {word: text}
     return found if plugin is None else found | {"plugin": (plugin.where,), "plugin_digest": (plugin.digest,)}
 
 
@@ -215,26 +262,25 @@ def _load(where: str, pinned: str | None = None) -> Plugin:
 
 def _plugin(where: str, digest: str, module: ModuleType, classes: Sequence[Any] = ()) -> Plugin:
     """Return what a module defines, or these `classes` of it; raise `ConfigError` for what cannot be used."""
-    found: dict[str, type[Method]] = {}
-    losses: dict[str, type[Loss]] = {}
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
     for cls in classes or list(vars(module).values()):
-        own = isinstance(cls, type) and cls.__module__ == module.__name__ and not cls.__name__.startswith("_")
-        if own and issubclass(cls, Method) and cls.round is not Method.round:
-            place = f"{cls.__name__} of the plug-in {where}"
-            _check_hyperparameters(cls, place)
-            found[_checked_name(cls, place, "methods")] = cls
-        elif own and issubclass(cls, Loss) and cls.value is not Loss.value:
-            place = f"{cls.__name__} of the plug-in {where}"
-            _check_numbers(cls, place)
-            losses[_checked_name(cls, place, "losses")] = cls
-    if not found and not losses:
-        raise ConfigError(f"expected a subclass of dpmpi.core.Method or of Loss in the plug-in {where}, found none")
-    cells = [cell for cls in (*found.values(), *losses.values()) for cell in cells_of(cls)]
-    return Plugin(where, digest, frozenset([str(getattr(module, "__file__", where)), *cells]), found, losses)
+        if not isinstance(cls, type) or cls.__module__ != module.__name__ or cls.__name__.startswith("_"):
+            continue
+        for kind, base in KINDS.items():
+            if issubclass(cls, base) and getattr(cls, _MADE_BY[kind]) is not getattr(base, _MADE_BY[kind]):
+                place = f"{cls.__name__} of the plug-in {where}"
+                (_check_hyperparameters if kind == "methods" else _check_numbers)(cls, place)
+                found[kind][_checked_name(cls, place, kind)] = cls
+    every = [cls for known in found.values() for cls in known.values()]
+    if not every:
+        expected = "expected a subclass of dpmpi.Method, Loss or Penalty"
+        raise ConfigError(f"{expected} in the plug-in {where}, found none: define one at its top")
+    cells = [cell for cls in every for cell in cells_of(cls)]
+    return Plugin(where, digest, frozenset([str(getattr(module, "__file__", where)), *cells]), **found)
 
 
-def _check_numbers(cls: type[Loss], place: str) -> None:
-    """Raise `ConfigError` unless a loss can be made of nothing but numbers that have defaults."""
+def _check_numbers(cls: type, place: str) -> None:
+    """Raise `ConfigError` unless an object can be made of nothing but numbers that have defaults."""
     own: Any = fields(cls) if is_dataclass(cls) else ()
     if not all(isinstance(f.default, int | float) for f in own):
         raise ConfigError(f"expected fields that are numbers and have a default in {place}, found others: change them")
@@ -256,14 +302,14 @@ def _checked_name(cls: type, place: str, kind: str) -> str:
     return name
 
 
-def _check_hyperparameters(cls: type[Method], place: str) -> None:
+def _check_hyperparameters(cls: type, place: str) -> None:
     """Raise `ConfigError` unless a method is a frozen dataclass of flags."""
     parameters: Any = getattr(cls, "__dataclass_params__", None)
     annotated = [kind for kind in vars(cls).get("__annotations__", {}).values() if "ClassVar" not in str(kind)]
     forgotten = "__dataclass_fields__" not in vars(cls) and annotated
     if parameters is None or not parameters.frozen or forgotten:
         raise ConfigError(f"expected @dataclass(frozen=True) above {place}, found none: add it")
-    types, own = get_type_hints(cls), fields(cls)  # type: ignore[arg-type]
+    types, own = get_type_hints(cls), fields(cls)
     for f in own:
         words = get_origin(types[f.name]) is Literal
         kinds = set(get_args(types[f.name])) or {types[f.name]}
@@ -288,7 +334,7 @@ def _offered(group: str, name: str) -> str | None:
 def _registered(cls: type[Any]) -> Plugin:
     """Return the plug-in of a class that is in this process: its file, its module, or what was typed at a prompt."""
     for known in _loaded.values():
-        if cls in (*known.methods.values(), *known.losses.values()):
+        if cls in known.classes:
             return known
     module = sys.modules[cls.__module__]
     file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
@@ -297,7 +343,7 @@ def _registered(cls: type[Any]) -> Plugin:
         plugin = _plugin(where, read_source(Path(file))[0], module)
     else:
         plugin = _plugin(PROMPT, hashlib.sha256(typed_source(cls).encode()).hexdigest(), module, [cls])
-    if cls not in (*plugin.methods.values(), *plugin.losses.values()):
+    if cls not in plugin.classes:
         raise ConfigError(f"expected {cls.__name__} at the top of {plugin.where}, found it inside something: move it")
     _loaded[plugin.digest] = plugin
     return plugin

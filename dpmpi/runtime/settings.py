@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dpmpi.core import Array, Method
+from dpmpi.core import Array, Method, Penalty
 from dpmpi.data import SOURCES, Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.model.histogram import Statistics
@@ -25,7 +25,7 @@ from dpmpi.problem.batches import Batch
 from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem, mean_lipschitz
 from dpmpi.problem.losses import LOSSES, MEAN, USUAL_LOSS, Loss, weighted
-from dpmpi.problem.penalties import Regulariser, parse_penalty
+from dpmpi.problem.penalties import parse_penalty
 from dpmpi.problem.rows import Positions, Rows
 from dpmpi.problem.task import Declared, Task, TaskKind, parse_weights
 from dpmpi.rng import PrivateStream
@@ -34,7 +34,7 @@ from dpmpi.runtime.evaluating import HELD_OUT, Evaluating
 from dpmpi.runtime.messages import Messages, SharedSums, make_messages
 from dpmpi.runtime.noise import Noise, SumNoise, make_noise
 from dpmpi.runtime.options import AUTO, flag_of
-from dpmpi.runtime.plugins import loss_of
+from dpmpi.runtime.plugins import loss_of, penalty_of
 from dpmpi.runtime.recovery.interval import Interval
 
 CONSTANT = 0.3
@@ -47,7 +47,7 @@ class Settings:
 
     config: Config
     method: Method
-    regulariser: Regulariser | None
+    regulariser: Penalty | None
     """None while it is still to be derived."""
     batch: Batch | None
     """None while it is still to be derived."""
@@ -76,7 +76,9 @@ class Settings:
         found = cls(
             config=config,
             method=config.make_method(),
-            regulariser=None if config.penalty == AUTO else parse_penalty(config.penalty, config.domain),
+            regulariser=None
+            if config.penalty == AUTO
+            else penalty_of(config.penalty, config.domain, config.plugin_digest),
             batch=None if config.batch == AUTO else Batch.parse(config.batch),
             noise=make_noise(config),
             messages=make_messages(config),
@@ -141,7 +143,7 @@ class Settings:
         return self.config.known_rounds
 
     @property
-    def penalty(self) -> Regulariser:
+    def penalty(self) -> Penalty:
         """The penalty, with its domain; raise `ConfigError` while it is still to be derived."""
         if self.regulariser is None:
             raise ConfigError("expected a penalty, found auto, which depends on the data: derive it first")

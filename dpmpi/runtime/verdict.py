@@ -157,9 +157,9 @@ def overshoot(figures: Figures) -> float:
     return figures.flow / figures.advised
 
 
-def worse_than_nothing(zero: float | None, objective: float) -> str | None:
+def worse_than_nothing(zero: float | None, objective: float | None) -> str | None:
     """Return a sentence on a model whose objective is above that of the model 0, if it is known; None for any other."""
-    if zero is None or objective <= zero:
+    if zero is None or objective is None or objective <= zero:
         return None
     return f"the objective {objective:.4g} is above the {zero:.4g} of a model of zeros: its scores are mostly noise"
 

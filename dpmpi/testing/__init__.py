@@ -13,6 +13,7 @@ from dpmpi.privacy.releases import Recorder
 from dpmpi.testing.hooks import check_allocations, check_exchanges, check_regroup, check_resume
 from dpmpi.testing.losses import check_loss
 from dpmpi.testing.methods import check_method, check_settings
+from dpmpi.testing.penalties import check_penalty
 from dpmpi.testing.privacy import check_ledger, check_mechanism
 from dpmpi.testing.releases import check_no_leak, check_releases, check_sensitivity, check_work
 from dpmpi.testing.simulation import (
@@ -34,6 +35,7 @@ __all__ += [
     "check_loss",
     "check_mechanism",
     "check_no_leak",
+    "check_penalty",
     "check_releases",
     "check_sensitivity",
     "check_work",

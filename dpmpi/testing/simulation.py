@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Mechanism, Method, Query
+from dpmpi.core import Agent, Array, Mechanism, Method, Penalty, Query
 from dpmpi.crypto.mask_graph import Pair, partners
 from dpmpi.crypto.shares import PairwiseMasks
 from dpmpi.network.channel import Channel, Exchange, Transport
@@ -63,7 +63,7 @@ def simulate(  # noqa: PLR0913 - the settings of a run
     schedule: StaticSchedule | SampledSchedule | None = None,
     loss: str | Loss = "hinge",
     task: Task | None = None,
-    penalty: Regulariser = Regulariser(l2=0.01),  # noqa: B008 - frozen
+    penalty: Penalty = Regulariser(l2=0.01),  # noqa: B008 - frozen
     batch: str = "full",
     lipschitz: float = 1.0,
     radius: float = 1.0,

@@ -1,6 +1,7 @@
 """The public names: those of the API page, loaded when they are used; and the how-to page, whose code runs."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import needs
+import numpy as np
 import pytest
 
 import dpmpi
@@ -82,25 +84,26 @@ def test_the_import_is_quick():
     assert min(whole for whole, _ in turns) - min(empty for _, empty in turns) < 0.06
 
 
-@needs.mpi
-def test_the_code_of_the_page_runs(tmp_path):
-    """In order, in one program; a block for a file is written there, and the commands in between are run."""
-    needs.package("pandas", "test")
-    text = (PAGES / "python.md").read_text()
+def program(page):
+    """The code of a page in order, as one program; a block for a file is written there, and the commands are run."""
+    text = (PAGES / page).read_text()
     parts = re.findall(
         r"^```python(?: file=(\S+))?\n(.*?)^```$|^    ((?:mpirun|python|dpmpi) [^\n]*)$", text, re.M | re.S
     )
     lines = []
     for file, code, command in parts:
         if command:
-            words = command.split()
-            lines.append(f"subprocess.run({words!r}, check=True, timeout=120)")
+            lines.append(f"subprocess.run({command.split()!r}, check=True, timeout=120)")
         elif file:
             lines.append(f"open({file!r}, 'w').write({code!r})")
         else:
             lines.append(code)
-    assert len(parts) > 12
-    (tmp_path / "page.py").write_text("\n".join(["import subprocess", *lines]))
+    return lines
+
+
+def run_program(lines, folder):
+    """Run it there; return what it says."""
+    (folder / "page.py").write_text("\n".join(["import subprocess", *lines]))
     root = ROOT if os.geteuid() == 0 else {}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -109,10 +112,46 @@ def test_the_code_of_the_page_runs(tmp_path):
         text=True,
         timeout=240,
         check=False,
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | LAPTOP | root | {"PATH": path},
     )
     assert done.returncode == 0, done.stderr
-    assert "8 of 8 ledgers check out" in done.stdout
-    assert "did you mean epsilon?" in done.stdout
+    return done.stdout
+
+
+@needs.mpi
+def test_the_code_of_the_page_runs(tmp_path):
+    needs.package("pandas", "test")
+    lines = program("python.md")
+    assert len(lines) > 12
+    said = run_program(lines, tmp_path)
+    assert "8 of 8 ledgers check out" in said
+    assert "did you mean epsilon?" in said
     assert {"first", "joint", "launched", "started"} <= {one.name for one in (tmp_path / "runs").iterdir()}
+
+
+def test_the_code_of_the_first_page_runs(tmp_path):
+    said = run_program(program("index.md"), tmp_path)
+    assert "epsilon 1" in said
+    assert len(re.findall(r"\[[\d.e-]+ +[\d.e-]+\]", said)) == 3  # two probabilities for each of three records
+
+
+@needs.mpi
+def test_the_script_of_the_plug_in_page_is_short_and_gives_the_same_bits_under_mpi(tmp_path):
+    lines = program("plugins.md")[:6]
+    code = ast.literal_eval(lines[0].partition(".write(")[2][:-1])
+    assert [line.split("'")[1::2][:3] for line in lines[1:3]] == [["python", "mine.py"], ["mpirun", "-n", "8"]]
+    classes = {node.name: ast.unparse(node) for node in ast.parse(code).body if isinstance(node, ast.ClassDef)}
+    sizes = {name: len(text.splitlines()) for name, text in classes.items()}
+    assert sizes["MixedGd"] <= 20
+    assert sizes["Absolute"] <= 10
+    assert sum(bool(line.strip()) for line in code.splitlines()) - sum(sizes.values()) <= 25
+    said = run_program(lines, tmp_path)
+    assert "8 of 8 ledgers check out" in said
+    assert "Absolute" not in said
+    mpi, alone = (np.load(tmp_path / "runs" / name / "model.npz") for name in ("mine", "mine.1"))
+    np.testing.assert_array_equal(mpi["x_rank"], alone["x_rank"])
+    assert (tmp_path / "runs/mine/report.html").is_file()
+    audited = json.loads((tmp_path / "audits/mine/result.json").read_text())
+    assert audited["loss"] == "absolute, canaries of label -1 with 1 of the clip at the model 0"
+    assert audited["verdict"].startswith("consistent")

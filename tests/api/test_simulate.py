@@ -412,3 +412,12 @@ def test_ledgers_add_up_over_simulations(shards, tmp_path):
     assert second.summary["per_rank"][0]["epsilon_with_earlier_runs"] > 1.2
     lines = [json.loads(line) for line in second.ledger.read_text().splitlines()]
     assert len({line["run"] for line in lines if "run" in line}) == 2
+
+
+@pytest.mark.parametrize(("progress", "lines"), [(False, 1), (True, 0)])
+def test_many_agents_are_not_simulated_without_a_word(monkeypatch, caplog, progress, lines):
+    monkeypatch.setattr("dpmpi.api.training.MANY_AGENTS", 3)
+    X = np.random.default_rng(0).standard_normal((30, 2))
+    labels = (X[:, 0] > 0).astype(int)
+    dpmpi.simulate(dpmpi.split(X, labels, 3), loss="logistic", epsilon=1.0, rounds=2, progress=progress)
+    assert sum("3 agents in one process" in record.message for record in caplog.records) == lines

@@ -36,6 +36,7 @@ TEN = Canary(10)
 
 def laboratory(*flags, ranks=3, canary=TEN, plant=honest):
     points = ["--data", "mean", "--loss", "mean"] if "one-shot" in flags else ["--loss", "squared"]
+    points = [] if {"--loss", "--task"} & set(map(str, flags)) else points
     return Laboratory(settings_of(*OWN, *points, *flags), LoopbackTransport(ranks), canary, plant)
 
 
@@ -126,6 +127,71 @@ def test_every_method_is_heard_and_its_ledger_is_what_the_laboratory_reckons(alg
     assert lab.charged == lab.claim
     assert len(plus) == len(minus) > 0
     assert plus[0][0] != minus[0][0]
+
+
+CLASSES = ["--task", "multiclass", "--classes", "a,b,c", "--loss", "softmax", "--lipschitz", 0.1]
+COUNTS = ["--task", "counts", "--label-range", "0:9"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "slopes"),
+    [
+        (["--loss", "logistic"], [0.5]),
+        (["--loss", "hinge"], [1.0]),
+        (["--loss", "huber:0.3"], [0.3]),
+        (COUNTS, [3.0]),  # clipped to the root of the bound
+        (CLASSES, np.array([-2 / 3, 1 / 3, 1 / 3]) / math.sqrt(2 / 3) * 0.1),
+    ],
+)
+def test_a_loss_has_canaries_of_its_own(flags, slopes):
+    """The first gradient is the slope at the model 0, of either sign, over 10 records; K numbers for K scores."""
+    lab = laboratory("--rounds", 2, "--noise", 0, "--algorithm", "dp-dda", *flags)
+    for sign in (1, -1):
+        numbers = lab.run(lab.world(sign), 1).numbers(5, len(slopes))
+        assert numbers[0][0] == pytest.approx(sign * np.array(slopes) / 10, abs=1e-9)
+
+
+@pytest.mark.parametrize("flags", [["--loss", "logistic"], CLASSES, COUNTS, ["--task", "regression"]])
+@pytest.mark.parametrize(("weaken", "refuted"), [(1, False), (6, True)])
+def test_audits_with_the_loss_of_a_run(flags, weaken, refuted, capsys):
+    words = ["--loopback", 3, "--rounds", 3, "--epsilon", 1, "--delta", 1e-5, "--runs", 60, "--insecure-noise-seed", 1]
+    code = command(["audit", *map(str, [*words, *flags, "--weaken", weaken, "--json", "-"])])
+    result = json.loads(capsys.readouterr().out)
+    assert (code, result["verdict"].startswith("VIOLATION"), result["ledger_as_planned"]) == (refuted, refuted, True)
+    name = {"logistic": "logistic", "softmax": "softmax", "0:9": "poisson", "regression": "squared"}
+    assert result["loss"].startswith(next(name[word] for word in flags if word in name))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--task", "multiclass", "--loss", "softmax"],
+            "squared, instead of softmax: expected the labels' declaration",
+        ),
+        (["--one-run", *CLASSES], "squared, instead of softmax: it has several scores"),
+        ([], "squared"),
+        (["--loss", "logistic"], "logistic, canaries of label -1 with 1 of the clip at the model 0"),
+        (
+            ["--loss", "logistic", "--lipschitz", 2],
+            "logistic, canaries of label -1 with 0.25 of the clip at the model 0",
+        ),
+    ],
+)
+def test_the_audit_says_which_loss_it_uses(flags, words):
+    parsed = audit.parse_flags([*map(str, flags), "--loopback", "3", "--noise", "1"])
+    assert examination.prepare(*parsed).flags.loss.startswith(words)
+
+
+def test_an_audit_leaves_the_run_alone_whose_settings_it_takes(tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["--loopback", 3, "--rounds", 3, "--epsilon", 1, "--loss", "logistic", "--out", out, "--quiet"]
+    assert command(["run", *map(str, words)]) == 0
+    kept = {path.name: path.stat().st_mtime_ns for path in out.rglob("*")}
+    config = str(out / "config.toml")
+    assert command(["audit", "--config", config, "--loopback", "3", "--runs", "12", "--insecure-noise-seed", "1"]) == 0
+    assert {path.name: path.stat().st_mtime_ns for path in out.rglob("*")} == kept
+    assert "loss                 logistic, canaries" in capsys.readouterr().out
 
 
 # --- audits ------------------------------------------------------------------------------------------------------

@@ -128,24 +128,31 @@ def test_ledgers_that_are_not_here_are_absent_and_the_last_line_says_so(tmp_path
         shutil.move(ledger(out, rank), theirs)
         ledger(out, rank).with_suffix(".key").unlink()
     code, lines = told()
-    assert code == 0
+    assert code == 3
     assert [line.split()[5] for line in lines[1:4]] == ["absent", "ok", "absent"]
     assert f"get rank-000.jsonl from its party and put it into {out / 'ledger'}, or give --ledger DIR" in lines[1]
-    assert lines[-1] == "1 of 3 ledgers check out, 2 are not here: the check is not complete"
+    assert lines[-1] == "1 of 3 ledgers check out (rank 1), 2 are not here: the check is not complete"
+    code, lines = told("--own", 1)
+    assert (code, lines[-1]) == (0, "1 of 3 ledgers check out (rank 1), 2 are not here")
+    code, lines = told("--own", "0,1")
+    assert (code, lines[-1]) == (3, "1 of 3 ledgers check out (rank 1), 2 are not here: the check is not complete")
+    assert told("--own", 3)[0] == 2
+    assert told("--own", "one")[0] == 2
     code, lines = told("--ledger", theirs)
-    assert (code, lines[-1]) == (0, "2 of 3 ledgers check out, 1 is not here: the check is not complete")
+    assert (code, lines[-1]) == (3, "2 of 3 ledgers check out (ranks 0, 2), 1 is not here: the check is not complete")
     shutil.copy(ledger(out), theirs)
     code, lines = told("--ledger", theirs)
     assert (code, lines[-1]) == (0, "3 of 3 ledgers check out")
     (theirs / "rank-000.jsonl").write_text("no ledger")
     (theirs / "rank-002.jsonl").unlink()
     code, lines = told("--ledger", theirs)
-    assert (code, lines[-1]) == (1, "1 of 3 ledgers check out, 1 is not here: the check is not complete")
+    assert (code, lines[-1]) == (1, "1 of 3 ledgers check out (rank 1), 1 is not here: the check is not complete")
+    assert told("--ledger", theirs, "--own", 1)[0] == 1  # one that is here and wrong is never overlooked
     assert [line.split()[5] for line in lines if line.lstrip()[0].isdecimal()][:3] == ["WRONG", "ok", "absent"]
     for path in theirs.iterdir():
         path.unlink()
     code, lines = told("--ledger", theirs)
-    assert (code, lines[-1]) == (1, "0 of 3 ledgers check out, 3 are not here: the check is not complete")
+    assert (code, lines[-1]) == (3, "0 of 3 ledgers check out, 3 are not here: the check is not complete")
     assert command(["verify", str(out), "--ledger", str(tmp_path / "nowhere")]) == 2
 
 

@@ -28,9 +28,9 @@ from dpmpi.runtime.assembly import claim_of
 from dpmpi.runtime.flags import from_text, from_values, parse
 from dpmpi.runtime.job import Past
 from dpmpi.runtime.plugin_source import stop_if_loading
-from dpmpi.runtime.plugins import methods, resolve, settings_of, settings_of_loss
+from dpmpi.runtime.plugins import methods, resolve, settings_of, settings_of_loss, settings_of_penalty
 from dpmpi.runtime.settings import Settings
-from dpmpi.testing import check_loss, check_method
+from dpmpi.testing import check_loss, check_method, check_penalty
 
 SOURCE = '''
 from dataclasses import dataclass
@@ -162,7 +162,7 @@ def method_file(body="pass", name="Mine", above="@dataclass(frozen=True)"):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n", "expected a subclass of dpmpi.core.Method or of Loss in the plug-in .*broken.py, found none"),
+        ("x = 1\n", "expected a subclass of dpmpi.Method, Loss or Penalty in the plug-in .*broken.py, found none"),
         ("def f(:\n", "cannot load the plug-in broken.py, line 1: SyntaxError"),
         ("a = 1\nb = a / 0\n", "cannot load the plug-in broken.py, line 2: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit(3)\n", "cannot load the plug-in broken.py, line 2: SystemExit: 3"),
@@ -384,6 +384,127 @@ def test_objects_of_losses_and_penalties(tmp_path):
     assert not any(rank.problems for rank in verify(result.path))
 
 
+# --- penalties -------------------------------------------------------------------------------------------------------
+
+PENALTY = """
+from dataclasses import dataclass
+import math
+import numpy as np
+from dpmpi import Penalty
+
+@dataclass(frozen=True)
+class NonNegative(Penalty):
+    weight: float = 0.1
+
+    def value(self, x):
+        return self.weight * float(x.sum()) if x.min() >= -1e-9 else math.inf
+
+    def prox(self, v, step, out):
+        np.maximum(v - step * self.weight, 0.0, out=out)
+"""
+SHORT = ["--seed", "4", "--loss", "logistic", "--epsilon", "5", "--rounds", "20", *DATA]
+
+
+@pytest.fixture
+def penalty(tmp_path):
+    """The path of a plug-in with a penalty."""
+    return write(tmp_path / "penalty.py", PENALTY)
+
+
+@pytest.mark.parametrize("algorithm", ["dda", "dp-dda", "mixed-gd", "dp-admm", "ip-admm", "ldp-admm", "momentum"])
+def test_a_penalty_is_planned_run_verified_and_reported(penalty, plugin, tmp_path, capsys, algorithm):
+    out, noise = tmp_path / "run", [] if algorithm != "dda" else ["--batch", "full"]
+    words = ["--plugin", penalty, "--plugin", plugin, "--penalty", "non-negative:0.01", "--algorithm", algorithm]
+    words += [*SHORT, *noise]
+    code, said = command(capsys, "plan", "--ranks", 3, *(word for word in words if word != "--quiet"))
+    assert code == 0, said
+    assert run(*words, "--loopback", 3, "--out", out) == 0, capsys.readouterr().err
+    assert 'penalty = "non-negative:0.01"' in (out / "config.toml").read_text()
+    coef = np.array(list(Model.load(out).coef.values()))
+    assert coef.min() >= 0.0
+    assert coef.max() > 0.0
+    assert command(capsys, "verify", out)[0] == 0
+    assert command(capsys, "report", out)[0] == 0
+    assert command(capsys, "show", out / "model.npz")[0] == 0
+    penalty.write_text(f"{PENALTY}# changed\n")
+    code, said = command(capsys, "verify", out)
+    assert (code, f"expected the plug-in {penalty} with the SHA-256" in said) == (2, True)
+
+
+def test_a_run_with_a_penalty_of_its_own_goes_on(tmp_path, capsys):
+    failing = PENALTY.replace("np.maximum", "calls.append(step)\n        1 / (len(calls) - 40)\n        np.maximum")
+    penalty, whole, cut = (
+        write(tmp_path / "failing.py", f"{failing}\ncalls = []\n"),
+        tmp_path / "whole",
+        tmp_path / "cut",
+    )
+    words = ["--plugin", penalty, "--penalty", "non-negative:0.01", *SHORT, "--loopback", 3, "--checkpoint-every", 5]
+    assert run(*words, "--out", cut) == 1
+    assert re.search(r"rank \d, round 1\d: failing.py, line 16: ZeroDivisionError", capsys.readouterr().err)
+    assert run("--resume", cut, "--loopback", 3) == 0
+    assert run(*words, "--out", whole) == 0
+    assert Model.load(whole).coef == Model.load(cut).coef
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--penalty", "non-negative:x"], "expected --penalty non-negative:WEIGHT with numbers, found"),
+        (["--penalty", "non-negativ"], r"or none, found 'non-negativ' \(did you mean non-negative\?\)"),
+        (["--penalty", "non-negative", "--domain", "box:1"], "expected no --domain beside --penalty non-negative"),
+    ],
+)
+def test_a_penalty_that_cannot_be_used_is_refused(penalty, flags, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(["--plugin", str(penalty), *SHORT, *flags])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--algorithm", "dp-dgd"],
+        ["--algorithm", "rcd"],
+        ["--algorithm", "dvp-admm"],
+        ["--algorithm", "ip-admm", "--inner-noise", "once"],
+        ["--algorithm", "ip-admm", "--regulariser", "linearised"],
+        ["--reference"],
+    ],
+)
+def test_methods_that_need_to_know_the_penalty_refuse_another(penalty, flags, tmp_path, capsys):
+    words = ["--plugin", penalty, "--penalty", "non-negative", *SHORT, "--out", tmp_path / "run"]
+    assert run(*words, "--loopback", 3, *flags) == 2
+    said = capsys.readouterr().err
+    assert re.search("expected a penalty l2.* or none .*found (one of your own|NonNegative): ", said)
+    assert said.count("\n") == 1
+
+
+def test_a_package_offers_a_penalty(package):
+    write(package / "their_methods" / "descent.py", PENALTY)
+    info = package / "their_methods-1.0.dist-info"
+    write(info / "entry_points.txt", "[dpmpi.penalties]\nnon-negative = their_methods.descent:NonNegative\n")
+    config = parse(["--penalty", "non-negative:0.2", *SHORT])
+    assert config.plugin == ("their_methods.descent",)
+    assert Settings.of(config).penalty.weight == 0.2
+
+
+def test_a_penalty_as_an_object(penalty):
+    [found] = resolve([str(penalty)])
+    cls = found.penalties["non-negative"]
+    source = {"plugin": (found.where,), "plugin_digest": (found.digest,)}
+    assert settings_of_penalty(cls(0.25)) == {"penalty": "non-negative:0.25", **source}
+    assert settings_of_penalty(cls) == {"penalty": "non-negative", **source}
+    assert settings_of_penalty("l1:2") == {"penalty": "l1:2"}
+    with pytest.raises(ConfigError, match=r"expected a penalty, an object or a class of dpmpi\.Penalty, found 3"):
+        settings_of_penalty(3)
+    draw = np.random.default_rng(0)
+    X = draw.standard_normal((300, 4))
+    shards = dpmpi.split(X, (X[:, 0] - X[:, 1] > 0).astype(int), 3)
+    result = dpmpi.simulate(shards, penalty=cls(0.01), loss="logistic", epsilon=9.0, insecure_noise_seed=1)
+    assert result.settings["penalty"] == "non-negative:0.01"
+    assert min(result.model.coef.values()) >= 0.0
+    assert not any(rank.problems for rank in verify(result.path))
+
+
 # --- objects in Python -----------------------------------------------------------------------------------------------
 
 
@@ -521,7 +642,10 @@ def test_a_run_goes_on_with_the_same_source_alone(plugin, tmp_path, capsys):
 
 def test_the_page_has_whole_plug_ins_that_keep_all_contracts(tmp_path, capsys):
     page = (Path(dpmpi.__file__).parents[1] / "docs" / "plugins.md").read_text()
-    method, loss = re.findall(r'(?:^ {4}""".*\n(?: {4}.*\n|\n)*)', page, re.MULTILINE)
+    page = re.sub(r"^```python.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    method, loss, penalty = re.findall(r'(?:^ {4}""".*\n(?: {4}.*\n|\n)*)', page, re.MULTILINE)
+    [found] = resolve([str(write(tmp_path / "nonnegative.py", penalty))])
+    check_penalty(found.penalties["non-negative"])
     [found] = resolve([str(write(tmp_path / "pinball.py", loss))])
     check_loss(found.losses["pinball"])
     [found] = resolve([str(write(tmp_path / "my.py", method))])

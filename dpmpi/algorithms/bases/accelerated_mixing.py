@@ -84,7 +84,7 @@ def check_gossip(method: AcceleratedMixing, terms: Terms) -> float:
         raise ConfigError("edges are sampled: ranks are silent in some rounds")
     if method.mixes_per_release(terms) > 1 or method.mixes_at_the_end(terms):
         raise ConfigError("some mixes carry no fresh noise (--mixes, --closing-mixes)")
-    if terms.l1 or terms.bounded:
+    if terms.l1 or terms.bounded or terms.own_penalty:
         raise ConfigError("the penalty is not l2 alone")
     if terms.largest_smoothness is None:
         raise ConfigError("the curvature of the loss has no bound (hinge, or rows of any norm)")

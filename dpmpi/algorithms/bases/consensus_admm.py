@@ -245,8 +245,8 @@ class LocalMinimisation(ConsensusAdmm):
                 f"expected --tolerance of at least {FINEST * terms.own_lipschitz:.2g}, which leaves room for rounding, "
                 f"found {self.accuracy(terms):.2g}: give a larger one"
             )
-        if terms.l1 > 0.0 or terms.bounded:
-            found = "an l1 term" if terms.l1 > 0.0 else "a domain"
+        if terms.l1 > 0.0 or terms.bounded or terms.own_penalty:
+            found = "an l1 term" if terms.l1 > 0.0 else "a domain" if terms.bounded else "one of your own"
             raise ConfigError(
                 f"expected a penalty l2 or none without domain for exact minimisation, found {found}: use ip-admm"
             )

@@ -85,6 +85,10 @@ class ConsensusDescent(AcceleratedMixing):
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for steps that cannot be taken, or leave the domain however small the gradient."""
+        if terms.own_penalty:
+            raise ConfigError(
+                "expected a penalty l2, l1, elastic or none for consensus descent, found one of your own: use dp-dda"
+            )
         longest = float(self.plan(terms)[0].max(initial=0.0)) * terms.strong_convexity
         if terms.bounded and longest > 2.0:
             raise ConfigError(f"expected steps of at most 2/l2 in a domain, found {longest:.3g}/l2: lower --step")

@@ -90,6 +90,7 @@ def table(result: dict[str, Any]) -> str:
     mu = result["mu_certified"]
     rows = {
         "runs": "{algorithm}, {ranks} ranks, {rounds} rounds, {records} records, batch {batch}",
+        "loss": "{loss}",
         "heard": "{heard}",
         "noise": "sigma {sigma:.4g} ({calibration}), {releases} releases",
         "claimed epsilon": "none at delta {delta:g}"

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 
 from dpmpi import __version__
 from dpmpi.commands.audit.figures import Figures, compare
-from dpmpi.commands.audit.laboratory import Canary, Laboratory, honest, weaken
+from dpmpi.commands.audit.laboratory import Canary, Laboratory, bait, honest, weaken
 from dpmpi.commands.audit.one_run import Guesses, audit_one_run
 from dpmpi.commands.audit.statistics import Claim, GaussianClaim, PairsClaim, certified_claim
 from dpmpi.commands.audit.two_worlds import Worlds, audit_runs
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
 from dpmpi.privacy.releases import spent_epsilon
+from dpmpi.problem.losses import Squared
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import parse
 from dpmpi.runtime.messages import SharedSums
@@ -30,18 +31,10 @@ FIGURE = "VIOLATION: a figure of the process tells the records apart"
 REFUTED = "the claim is refuted: the rank tells more than it allows"
 CONSISTENT = "consistent: which is not evidence of privacy"
 
-_LABELS = ("task", "classes", "label_range", "class_weights", "loss")
+LABELS = ("task", "classes", "label_range", "class_weights", "loss")
+"""Settings about labels."""
 _DATA = ("data", "samples", "normalize", "test-fraction", "deal", "evaluate", "reference")
-MADE_UP = (
-    *_DATA,
-    *(name.replace("_", "-") for name in _LABELS),
-    "budget",
-    "ledger",
-    "quiet",
-    "log-json",
-    "checkpoint-every",
-    "resume",
-)
+MADE_UP = (*_DATA, "budget", "ledger", "quiet", "log-json", "checkpoint-every", "resume")
 """Flags of a run about its data, its ledger and its output, of which an audit makes its own."""
 POINTS = ("one-shot",)
 """Methods for the mean of points alone."""
@@ -89,9 +82,10 @@ def prepare(flags: argparse.Namespace, words: Sequence[str]) -> Audit:
     config = parse(list(words))
     # An audit promises nothing to anybody, so that any delta can be audited.
     made: dict[str, Any] = {"evaluate": 0, "reference": False, "allow_large_delta": True, "quiet": True}
-    made |= dict.fromkeys(_LABELS)
-    made |= {"loss": "mean", "data": "mean"} if config.algorithm in POINTS else {"loss": "squared"}
-    settings, flags = Settings.of(replace(config, **made)), argparse.Namespace(**vars(flags))
+    if "--out" not in {word.split("=")[0] for word in words}:  # that of --config is the run's own
+        made["out"] = None
+    flags = argparse.Namespace(**vars(flags))
+    settings, flags.loss = _with_loss(config, made, _is_said(config, words), flags.one_run)
     if flags.others is None:
         fixed = settings.batch is not None and settings.batch.kind == "fixed"
         flags.others = "opposed" if fixed and not flags.figures else "silent"
@@ -101,6 +95,37 @@ def prepare(flags: argparse.Namespace, words: Sequence[str]) -> Audit:
         flags.guesses = max(1, flags.canaries // 2)
     _check(flags, settings.config)
     return Audit(flags, settings)
+
+
+def _is_said(config: Config, words: Sequence[str]) -> bool:
+    """Return whether a loss is asked for: by a flag, or by the settings of a run."""
+    return "--config" in {word.split("=")[0] for word in words} or any(getattr(config, name) for name in LABELS)
+
+
+def _with_loss(config: Config, made: dict[str, Any], said: bool, one_run: bool) -> tuple[Settings, str]:
+    """Return the settings with the loss that is asked for, or one in its place, and the loss in words."""
+    instead = dict.fromkeys(LABELS) | {"loss": "squared"}
+    if config.algorithm in POINTS or config.loss == "mean":
+        return Settings.of(replace(config, **made | instead | {"loss": "mean", "data": "mean"})), "mean"
+    if not said:
+        return Settings.of(replace(config, **made | instead)), "squared"
+    settings = Settings.of(replace(config, **made))
+    try:
+        if one_run and settings.scores > 1:
+            raise ConfigError("it has several scores, and --one-run guesses one number a canary")
+        hook = bait(settings)
+    except ConfigError as error:
+        return Settings.of(
+            replace(config, **made | instead)
+        ), f"squared, instead of {config.loss or 'that of the run'}: {error}"
+    if isinstance(settings.loss, Squared):
+        return settings, settings.loss_name
+    L = settings.config.lipschitz or settings.loss.clip  # type: ignore[union-attr]
+    share = min(1.0, hook.slope / L)
+    return (
+        settings,
+        f"{settings.loss_name}, canaries of label {hook.label:g} with {share:.2g} of the clip at the model 0",
+    )
 
 
 def _check(flags: argparse.Namespace, config: Config) -> None:
@@ -179,6 +204,7 @@ def _result(audit: Audit, laboratory: Laboratory, found: Found, claim: Claim) ->
         "records": flags.records,
         "rounds": laboratory.plan.rounds,
         "batch": laboratory.settings.drawn.describe(),
+        "loss": flags.loss,
         "heard": heard_in_words(audit, laboratory),
         "sigma": laboratory.sigma,
         "weakened": flags.weaken,

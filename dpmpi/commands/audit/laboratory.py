@@ -1,10 +1,11 @@
 """Runs for the audit: the product itself, again and again, over shards with a canary.
 
-The first rank holds a *gradient canary*: a record u (all coordinates equal, of norm 1) whose label is so large that its
-clipped gradient is +L u or -L u, whatever the model is; for the mean loss it is a corner of the cube or the opposite
-one. The two signs are two adjacent shards, as far apart as records can be. The other records are *silent* (gradient 0)
-or *opposed* (gradient -L u: the worst case of batches of a fixed size, in which a record that is not drawn leaves its
-place to another). The other ranks' records are silent.
+The first rank holds a *gradient canary*: a record u or -u (all coordinates equal, of norm 1). With the squared loss its
+label is so large that its clipped gradient is +L u or -L u, whatever the model is; with another loss it is the label of
+the steepest slope c at the score 0, so that the gradient is about +c u or -c u, clipped (for K scores, u c' or -u c').
+For the mean loss the canary is a corner of the cube or the opposite one. The two signs are two adjacent shards. The
+other records are *silent* (gradient 0) or *opposed* (the gradient of the other sign: the worst case of batches of a
+fixed size, in which a record that is not drawn leaves its place to another). The other ranks' records are silent.
 
 Everything else is a run: `assemble` and `open_ledgers` calibrate, make mechanisms, agents, exchanges, seals and ledgers
 (in a folder that is thrown away), and the engine runs the rounds on the given transport. What the runs are held
@@ -34,12 +35,14 @@ from dpmpi.network.collective import on_first_rank
 from dpmpi.network.graph import Graph
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import tally
+from dpmpi.problem.losses import Squared
 from dpmpi.problem.rows import Csr, Dense, Rows
 from dpmpi.rng import fresh_key
 from dpmpi.runtime.assembly import assemble, open_ledgers
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.progress import Progress
 from dpmpi.runtime.plan import make_plan, noise_levels
+from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.trainer import Trainer
 
@@ -47,6 +50,37 @@ LABEL = 1e100
 """So large that no model comes near: the clipped gradient has norm L and the sign of -label."""
 RADIUS = 1.0
 """Of the cube of the mean loss."""
+
+
+@dataclass(frozen=True)
+class Bait:
+    """The label of all made-up records, and what it does."""
+
+    label: float
+    sign: float
+    """That of the slope of one score."""
+    slope: float
+    """The norm of the slopes at the model 0, before clipping."""
+
+
+def bait(settings: Settings) -> Bait:
+    """Return the label of the steepest slope at the model 0; raise `ConfigError` if the loss has none."""
+    loss, kind = settings.loss, settings.task.kind
+    if loss is None or isinstance(loss, Squared):
+        return Bait(-LABEL, 1.0, LABEL)
+    labels = np.array([-1.0, 1.0])
+    if kind == "multiclass":
+        labels = np.arange(float(settings.task.scores))
+    elif kind == "counts":
+        labels = np.array([0.0, settings.task.high])
+    with blamed():
+        slopes = loss.slope(np.zeros((len(labels), loss.scores) if loss.scores > 1 else len(labels)), labels)
+    slopes = slopes.reshape(len(labels), -1)
+    steep = np.linalg.norm(slopes, axis=1)
+    k = int(np.argmax(steep))
+    if not 0.0 < steep[k] < np.inf:
+        raise ConfigError(f"its slope at the score 0 is {steep[k]:g}")
+    return Bait(float(labels[k]), 1.0 if loss.scores > 1 or slopes[k, 0] > 0.0 else -1.0, float(steep[k]))
 
 
 @dataclass(frozen=True)
@@ -71,22 +105,21 @@ class CanaryShards(Source):
     canary: Canary
     sign: int
     """The world: +1 or -1."""
-    mean: bool
-    """Whether records are points whose mean is looked for, without labels."""
+    bait: Bait | None
+    """None for points whose mean is looked for, without labels."""
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Return the shard of a rank; of the first one, with the canary as its first record."""
         canary, sign = self.canary, self.sign
-        X, y = np.zeros((canary.records, canary.dimension)), np.zeros(canary.records)
+        X, y = np.zeros((canary.records, canary.dimension)), _silent(self.bait, canary.records)
         if rank == VICTIM:
-            side = RADIUS if self.mean else canary.dimension**-0.5
             signs = np.full(canary.records, -1.0 if canary.opposed else 0.0)
             signs[0] = 0.0 if canary.leaves and sign < 0 else sign
-            X[signs != 0.0] = side
-            if self.mean:
-                X *= -signs[:, None]  # the gradient of a point d is x - d
+            if self.bait is None:
+                X[:] = -RADIUS * signs[:, None]  # the gradient of a point d is x - d
             else:
-                y = -signs * LABEL
+                X[:] = self.bait.sign * canary.dimension**-0.5 * signs[:, None]
+                y[signs != 0.0] = self.bait.label
         return _shard(X, y, sparse=canary.sparse)
 
 
@@ -98,14 +131,20 @@ class ManyCanaries(Source):
     private: ClassVar[bool] = True
     records: int
     signs: tuple[float, ...]
+    bait: Bait
 
     def load(self, survey: Survey | None, rank: int, size: int) -> Shard:
         """Return the shard of a rank."""
         k = len(self.signs)
-        X, y = np.zeros((self.records, k)), np.zeros(self.records)
+        X, y = np.zeros((self.records, k)), _silent(self.bait, self.records)
         if rank == VICTIM:
-            X[:k], y[:k] = np.eye(k), -np.array(self.signs) * LABEL
+            X[:k], y[:k] = np.diag(self.bait.sign * np.array(self.signs)), self.bait.label
         return _shard(X, y)
+
+
+def _silent(bait: Bait | None, records: int) -> Array:
+    """Return labels of records without features, which any label leaves silent: one that the loss takes."""
+    return np.full(records, 0.0 if bait is None or abs(bait.label) == LABEL else bait.label)
 
 
 def _shard(X: Array, y: Array, *, sparse: bool = False) -> Shard:
@@ -192,7 +231,8 @@ class Laboratory:
             raise ConfigError("the audit reads a wire: start it as mpirun -n 4 python -m dpmpi audit, or --loopback 4")
         self.transport, self.canary, self.plant = transport, canary, plant
         settings = replace(settings, constant=0.0)  # an intercept would take a part of the canary's norm
-        plan = make_plan(settings, settings.schedule(n), [canary.records] * n, canary.dimension)
+        plan = make_plan(settings, settings.schedule(n), [canary.records] * n, settings.dimension(canary.dimension))
+        self.bait = None if settings.loss is None else bait(settings)
         plan.check()
         if plan.active[VICTIM] == 0:
             raise ConfigError(f"rank {VICTIM} never speaks in {plan.rounds} rounds: give --rounds more")
@@ -217,7 +257,7 @@ class Laboratory:
 
     def world(self, sign: int) -> Source:
         """Return the shards of one of the two worlds."""
-        return CanaryShards(SourceOptions(), self.canary, sign, self.settings.loss is None)
+        return CanaryShards(SourceOptions(), self.canary, sign, self.bait)
 
     def settings_of(self, source: Source, seed: int | None) -> Settings:
         """Return the settings of a run over these shards; without a seed its keys are fresh, as always."""

@@ -8,7 +8,8 @@ hears the sum; colluders know what they put into it themselves, and take it off:
 With noise inside the sum there are `--colluders` of them. Noise on each rank's own value must hold against everybody
 else, so then all other ranks collude, and (1) is the victim's own vector.
 
-Every vector becomes one number, its product with the unit vector of equal coordinates, which is the canary's direction.
+Every vector becomes one number, its product with the unit vector of equal coordinates, which is the canary's direction;
+for a loss of K scores, K numbers: one for the columns of each score.
 """
 
 from __future__ import annotations
@@ -31,11 +32,16 @@ VICTIM = 0
 """The rank that holds the canary."""
 
 
-def project(vector: Array, dimension: int) -> list[float]:
-    """Return the products of a message with the canary's direction: one for each model-sized part, or one in all."""
-    whole = vector.size >= dimension and vector.size % dimension == 0
-    width = dimension if whole else max(vector.size, 1)
-    return list(map(float, vector.reshape(-1, width).sum(axis=1) / math.sqrt(width)))
+def project(vector: Array, columns: int, scores: int = 1) -> list[float]:
+    """Return the products of a message with the canary's direction, one a score.
+
+    That is for each part of the size of a model, or once for a message of another size.
+    """
+    if vector.size % scores:  # no part of a model
+        scores = 1
+    whole = vector.size >= columns * scores and vector.size % (columns * scores) == 0
+    width = columns if whole else max(vector.size // scores, 1)
+    return list(map(float, (vector.reshape(-1, width, scores).sum(axis=1) / math.sqrt(width)).ravel()))
 
 
 @dataclass
@@ -47,10 +53,10 @@ class Heard:
     received: list[list[Array]] = field(default_factory=list)
     """What it was told, or what everybody was."""
 
-    def numbers(self, dimension: int) -> list[tuple[list[float], list[float]]]:
+    def numbers(self, columns: int, scores: int = 1) -> list[tuple[list[float], list[float]]]:
         """Return the projections of each exchange: of what was sent, and of what was received."""
         return [
-            (project(own, dimension), [x for other in others for x in project(other, dimension)])
+            (project(own, columns, scores), [x for other in others for x in project(other, columns, scores)])
             for own, others in zip(self.sent, self.received, strict=True)
         ]
 

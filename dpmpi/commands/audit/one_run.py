@@ -51,7 +51,9 @@ def audit_one_run(laboratory: Laboratory, guesses: int, confidence: float) -> Gu
         raise ConfigError(f"expected dual averaging with plain messages for --one-run, found {found}: leave it out")
     draw = public_generator(laboratory.seed(), "canaries")
     signs = np.where(draw.random(canaries) < 0.5, -1.0, 1.0)
-    source = ManyCanaries(SourceOptions(), laboratory.canary.records, tuple(signs))
+    if laboratory.bait is None:
+        raise ConfigError("expected records with labels for --one-run, found points: leave it out")
+    source = ManyCanaries(SourceOptions(), laboratory.canary.records, tuple(signs), laboratory.bait)
     heard = laboratory.run(source, config.insecure_noise_seed)
     if not laboratory.listens:
         return None

@@ -94,7 +94,7 @@ def collect(laboratory: Laboratory, runs: int, pairs: int) -> dict[int, list[Num
             shared = base + 2 * k
             own = shared + (sign < 0) if repeatable else None
             noted = laboratory.run(laboratory.world(sign), shared if k < pairs else own)
-            world.append(noted.numbers(laboratory.canary.dimension))
+            world.append(noted.numbers(laboratory.canary.dimension, laboratory.settings.scores))
     return found
 
 

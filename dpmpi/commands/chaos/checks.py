@@ -15,6 +15,7 @@ with begins(v, t) for t < r only. Rounds are not barriers: nobody waits for anyt
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections import defaultdict
@@ -96,7 +97,8 @@ def undisturbed(config: Config, ranks: int, names: Sequence[int]) -> tuple[float
         open_ledgers(job, stack)
         job.engine.advance(job.plan.rounds)
         evaluator = Evaluator(job.engine, None, job.settings.penalty, None)
-        return evaluator.evaluate().objective, np.stack(evaluator.mean_model()[1])
+        objective = evaluator.evaluate().objective
+        return math.nan if objective is None else objective, np.stack(evaluator.mean_model()[1])
 
 
 def wrong_objective(summary: Mapping[str, Any], expected: float, within: float) -> str | None:

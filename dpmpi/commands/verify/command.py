@@ -14,8 +14,9 @@ every rank. Nothing that the run computed is believed, and no cache is read. The
   sets show: `lower`, by a code path of its own (privacy/replay.py). The truth lies between `lower` and `upper`.
 
 What could not be checked, for lack of a key, a roster, another rank's ledger or a lower bound, is named for each rank.
-A ledger that is not here is `absent`, not wrong: every party has its own. The last line says how many were checked. The
-exit code is 1 if one is wrong, or none is here.
+A ledger that is not here is `absent`, not wrong: every party has its own. The last line says which were checked. The
+exit code is 0 if all ledgers are here and right, 1 if one is wrong, 3 if none is wrong and some are absent. With --own,
+those of other ranks may be absent.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.settings import Settings
 
+INCOMPLETE = 3
+"""The exit code where nothing is wrong and ledgers are absent."""
 TOLERANCE = 0.005
 """A search for noise and an accountant stop within half a percent; a claim may be below the accountant by so much."""
 
@@ -278,7 +281,7 @@ def _roster(config: Config, given: Path | None) -> Roster:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `python -m dpmpi verify`; return 1 if a rank's ledger does not check out."""
+    """Run `python -m dpmpi verify`; return 1 if a rank's ledger is wrong, 3 if nothing is and some are absent."""
     example, form = "example: python -m dpmpi verify runs/demo", argparse.RawDescriptionHelpFormatter
     parser = Parser("python -m dpmpi verify", None, __doc__, example, formatter_class=form, allow_abbrev=False)
     parser.add_argument("run", type=Path)
@@ -288,10 +291,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=what)
     what = "the folder in which the ledgers are now (default: the run directory's, or that of the run's --ledger)"
     parser.add_argument("--ledger", type=Path, metavar="DIR", help=what)
+    what = "the ranks whose ledgers must be here, such as 2 or 2,3: those of others may be absent (default: all)"
+    parser.add_argument("--own", type=_ranks, metavar="RANKS", help=what)
     flags = parser.parse_args(argv)
     if flags.ledger is not None and not flags.ledger.is_dir():
         raise ConfigError(f"expected a folder with ledgers for --ledger, found none at {flags.ledger}")
     ranks = verify(flags.run, flags.roster, flags.plugin, flags.ledger)
+    if flags.own is not None and (unknown := flags.own - {rank.rank for rank in ranks}):
+        last = max(rank.rank for rank in ranks)
+        raise ConfigError(f"expected ranks from 0 to {last} for --own, found {', '.join(map(str, sorted(unknown)))}")
     print(f"{'rank':>4} {'charges':>8} {'epsilon':>9} {'lower':>9} {'upper':>9}  {'verdict':<10} could not be checked")
     for rank in ranks:
         bounds = (None, None) if rank.bounds is None else (rank.bounds.lower, rank.bounds.upper)
@@ -300,16 +308,32 @@ def main(argv: Sequence[str]) -> int:
         print(f"{rank.rank:>4} {rank.charges:>8} {figures}  {verdict:<10} {'; '.join(rank.unchecked) or '-'}")
         for problem in rank.problems:
             print(f"{'':>4} {problem}")
-    print(conclusion(ranks))
-    return 1 if any(rank.problems for rank in ranks) or all(rank.absent for rank in ranks) else 0
+    print(conclusion(ranks, flags.own))
+    if any(rank.problems for rank in ranks):
+        return 1
+    return INCOMPLETE if _missing(ranks, flags.own) else 0
 
 
-def conclusion(ranks: Sequence[Replay]) -> str:
-    """Return the line that says how many ledgers check out, how many are not here, and whether anything is promised."""
+def _ranks(text: str) -> frozenset[int]:
+    """Return the ranks that a flag lists."""
+    return frozenset(int(one) for one in text.split(","))
+
+
+def _missing(ranks: Sequence[Replay], own: frozenset[int] | None) -> list[int]:
+    """Return the ranks whose ledgers are not here and should be."""
+    return [rank.rank for rank in ranks if rank.absent and (own is None or rank.rank in own)]
+
+
+def conclusion(ranks: Sequence[Replay], own: frozenset[int] | None = None) -> str:
+    """Return the line that says which ledgers check out, how many are not here, and whether anything is promised."""
     absent = sum(rank.absent for rank in ranks)
-    right = sum(not (rank.problems or rank.absent) for rank in ranks)
-    told = f"{right} of {len(ranks)} ledgers check out"
+    right = [rank.rank for rank in ranks if not (rank.problems or rank.absent)]
+    told = f"{len(right)} of {len(ranks)} ledgers check out"
+    if right and absent:
+        told += f" ({'rank' if len(right) == 1 else 'ranks'} {', '.join(map(str, right))})"
     if absent:
-        told += f", {absent} {'is' if absent == 1 else 'are'} not here: the check is not complete"
+        told += f", {absent} {'is' if absent == 1 else 'are'} not here"
+    if _missing(ranks, own):
+        told += ": the check is not complete"
     why = ranks[0].not_private
     return told if why is None else f"{told}; NOT PRIVATE: {why}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.problem.losses.base import Loss
 from dpmpi.problem.losses.margins import Hinge, Logistic, SmoothedHinge
@@ -46,11 +48,14 @@ MEAN = "mean"
 """The name of the loss of points without labels, which has no scores: see `local_problem.MeanProblem`."""
 
 
-def parse_loss(text: str) -> Loss:
-    """Return the loss that `--loss` names, e.g. `logistic` or `huber:0.5`; raise `ConfigError`."""
+def parse_loss(text: str, others: Sequence[str] = ()) -> Loss:
+    """Return the loss that `--loss` names, e.g. `logistic` or `huber:0.5`; raise `ConfigError`.
+
+    `others` are names of further losses, for the message.
+    """
     name, colon, value = text.partition(":")
     if name not in LOSSES:
-        known = (*LOSSES, MEAN)
+        known = (*LOSSES, MEAN, *others)
         raise ConfigError(f"--loss is one of {', '.join(known)}; got {text!r}{nearest(name, known)}")
     if not colon:
         return LOSSES[name]

@@ -29,6 +29,7 @@ import numpy as np
 
 from dpmpi.core import Array, Draws, Event, Integers, Mix, Query, Sampling
 from dpmpi.errors import ConfigError
+from dpmpi.problem.penalties import Regulariser
 from dpmpi.rng import public_generator
 from dpmpi.runtime.assembly import build_agent
 from dpmpi.runtime.job import Job
@@ -69,8 +70,8 @@ def _unknown(plan: Plan) -> str | None:
     penalty = plan.settings.penalty
     if not plan.method.linear:
         return f"{plan.config.algorithm} is not a linear function of its releases"
-    if penalty.l1 or penalty.domain is not None:
-        return "with an l1 penalty or a domain the model is not a linear function of the releases"
+    if type(penalty) is not Regulariser or penalty.l1 or penalty.domain is not None:
+        return "with another penalty than l2, or a domain, the model is not a linear function of the releases"
     return None
 
 

@@ -178,7 +178,7 @@ class Progress:
             return
         figures = self._figures
         figures.objective, figures.accuracy = evaluation.objective, evaluation.accuracy
-        figures.suboptimality = None if optimum is None else evaluation.objective - optimum
+        figures.suboptimality = evaluation.above(optimum)
         if self._json or self._bar is not None or self._listen is not None:
             self._look(time.monotonic())
         if self._listen is not None:

@@ -90,7 +90,7 @@ def rank_record(job: Job, seat: Seat, training_seconds: float, core_seconds: flo
             str(peer): {name: getattr(t, name) for name in TRAFFIC} | {"wait_seconds": round(t.wait_seconds, 6)}
             for peer, t in peers.items()
         },
-        "spending": to_list(job.spending()[rank]),
+        "spending": to_list(job.spending_of(rank)),
         "earlier": to_list(account.earlier),
         "filter_order": account.order,
         "host": os.uname().nodename,
@@ -153,7 +153,7 @@ def summarise(
         **{name: getattr(evaluation, name, None) for name in FIGURES},
         "optimum": best,
         "optimum_gap": None if optimum is None else optimum.gap,
-        "suboptimality": None if evaluation is None or best is None else evaluation.objective - best,
+        "suboptimality": None if evaluation is None else evaluation.above(best),
         "started": started if shared else None,
         "wall_seconds": wall if shared else None,
         "rounds_per_second": None if seconds is None else job.plan.rounds / seconds,
