@@ -15,9 +15,10 @@ far; elsewhere it is the rule. Rows, noise and rounds are those of `defaults.py`
 
     DPMPI_DATA=data python docs/experiments/regret.py breast_cancer=2000 digits=1000 generated=150 a9a:300=60 site0=200
 
-takes sets of defaults.py, wine, iris, diabetes (scikit-learn's, as two classes), site0 to site3 (hospitals of heart) or
-members_COLUMNS (breast_cancer with columns as in weights.py), `:N` of whose records are for training and up to 3000 others held out, or nine tenths, and how many splits there are.
-It prints regrets in points by cell, and mean held-out losses: the rule's, quarter's, and that of 0.6 times its model.
+takes sets of defaults.py, site0 to site3 (hospitals of heart), wine, iris, diabetes (scikit-learn's, as two classes) or
+members (breast_cancer), these four with _COLUMNS as in weights.py, and how many splits there are. With `:N`, N records
+are for training and up to 3000 others held out, else nine tenths and one. It prints regrets in points by cell, and mean
+held-out losses: the rule's, quarter's, and that of 0.6 times quarter's model.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from defaults import FURTHEST, Floats, Matrix, Setting, Split, choose, heart, load, mean_loss, rule_rounds, train
 from numpy.typing import NDArray
-from weights import members, site_ends
+from weights import members, prepared, site_ends
 
 from dpmpi.rng import public_generator
 
@@ -52,21 +53,20 @@ class Found:
 
 def rows(name: str) -> tuple[Matrix, Floats]:
     """Return the records of a set with the intercept, and labels."""
-    if name.startswith("members_"):
-        return members(name.removeprefix("members_"))
-    if name.startswith("site"):
-        ends, site = [0, *site_ends()], int(name[4:])
-        x, y = (part[ends[site] : ends[site + 1]] for part in heart())
-    elif name in ("wine", "iris", "diabetes"):
+    head, _, columns = name.partition("_")
+    if head == "members":
+        return members(columns)
+    if head in ("wine", "iris", "diabetes"):
         from sklearn import datasets  # noqa: PLC0415
 
-        x, y = getattr(datasets, f"load_{name}")(return_X_y=True, **({"scaled": False} if name == "diabetes" else {}))
-        x, y = (x[y > 0], y[y > 0] - 1) if name == "iris" else (x, y > np.median(y) if name == "diabetes" else y == 1)
-        x, y = x / 10.0 ** np.ceil(np.log10(x.max(0))), np.where(y, 1.0, -1.0)  # the next power of ten
-    else:
+        x, y = getattr(datasets, f"load_{head}")(return_X_y=True, **({"scaled": False} if head == "diabetes" else {}))
+        x, y = (x[y > 0], y[y > 0] == 2) if head == "iris" else (x, y > np.median(y) if head == "diabetes" else y == 1)
+        return prepared(x, columns or "tens"), np.where(y, 1.0, -1.0).astype(np.float32)
+    if not name.startswith("site"):
         return load(name)
-    x = np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0), np.float32)
-    return np.hstack([x, np.full((len(x), 1), 0.3, np.float32)]) / np.float32(math.sqrt(1.09)), y.astype(np.float32)
+    ends, site = [0, *site_ends()], int(name[4:])
+    x, y = (part[ends[site] : ends[site + 1]] for part in heart())
+    return prepared(x, "raw"), y
 
 
 def quarter(rule: Setting, m: int) -> Setting:
@@ -122,12 +122,10 @@ KINDS = ("rule", "quarter")
 def crossed(found: list[Found], cells: Cells, rng: np.random.Generator, *, sample: bool) -> Counts:
     """Return the regrets with an oracle that is chosen on one half and measured on the other, both ways."""
     records = 1 + max(int(f.held.max()) for f in found)
-    which = rng.integers(len(found), size=len(found)) if sample else np.arange(len(found))
     weight = rng.multinomial(records, np.full(records, 1.0 / records)) if sample else np.ones(records)
-    weight = weight.astype(np.float32)
-    half, side = rng.random(records) < 0.5, rng.permutation(len(found)) % 2 == 0  # a split drawn twice has one side
-    a = accuracies(found, weight * half, which[side[which]])
-    b = accuracies(found, weight * ~half, which[~side[which]])
+    weight, half, order = weight.astype(np.float32), rng.random(records) < 0.5, rng.permutation(len(found))
+    sides = [rng.choice(side, len(side)) if sample else side for side in (order[::2], order[1::2])]
+    a, b = accuracies(found, weight * half, sides[0]), accuracies(found, weight * ~half, sides[1])
     return (cells.regrets(a, b) + cells.regrets(b, a)) / 2
 
 
@@ -148,6 +146,8 @@ def report(name: str, records: int, count: int) -> None:
     losses = np.mean([f.losses for f in found], axis=0)
     of_rule, of_quarter = losses[0][cells.rules["rule"]], losses[:, cells.rules["quarter"]]
     head = f"{name} {records}" if records else name
+    right = " ".join(f"{100 * value:.1f}" for value in everything[cells.rules["rule"]])
+    sys.stdout.write(f"{head} rule: accuracy {right}\n")
     for k, kind in enumerate(KINDS):
         by_cell = " ".join(f"{100 * value:.2f}" for value in cut[k])
         sys.stdout.write(

@@ -13,7 +13,7 @@ before they are dealt, so that the small ranks, who come first, have mostly posi
     DPMPI_DATA=data python docs/experiments/weights.py breast_cancer heart_sites heart digits phishing [--skew]
     python docs/experiments/weights.py members_raw members_tens members_unit members_centred members_z
 
-(members: breast_cancer dealt 35/35/35/351, the other 113 held out, with columns prepared as named, see `members`)
+(members: breast_cancer dealt 35/35/35/351, the other 113 held out, with columns as in `prepared`)
 prints a line per pattern of sizes and epsilon: accuracies, and differences with their standard errors in points.
 """
 
@@ -86,24 +86,30 @@ def site_ends() -> list[int]:
     return np.cumsum(counts).tolist()
 
 
-def members(columns: str) -> tuple[Matrix, Floats]:
-    """Return breast_cancer with its columns as they are, by the next power of ten, to [0, 1] or [-1, 1], or z-scaled.
+def prepared(x: NDArray[np.float64], columns: str) -> Floats:
+    """Return rows with columns as they are, by the next power of ten, to [0, 1] or [-1, 1], or z-scaled, and intercept.
 
     Ranges, means and deviations are those of the data, in the place of constants that somebody would publish.
     """
+    if columns == "tens":
+        x = x / 10.0 ** np.ceil(np.log10(x.max(0)))
+    elif columns in ("unit", "centred"):
+        x = (x - x.min(0)) / np.ptp(x, axis=0)
+        x = 2.0 * x - 1.0 if columns == "centred" else x
+    elif columns == "z":
+        x = (x - x.mean(0)) / x.std(0)
+    elif columns != "raw":
+        raise ValueError(f"expected raw, tens, unit, centred or z, found {columns}: name one of them")
+    x = np.hstack([x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0), np.full((len(x), 1), 0.3)])
+    return (x / math.sqrt(1.09)).astype(np.float32)
+
+
+def members(columns: str) -> tuple[Matrix, Floats]:
+    """Return breast_cancer with its columns prepared."""
     from sklearn import datasets  # noqa: PLC0415
 
     x, y = datasets.load_breast_cancer(return_X_y=True)
-    low, width = x.min(0), np.ptp(x, axis=0)
-    x = {
-        "raw": x,
-        "tens": x / 10.0 ** np.ceil(np.log10(x.max(0))),
-        "unit": (x - low) / width,
-        "centred": 2.0 * (x - low) / width - 1.0,
-        "z": (x - x.mean(0)) / x.std(0),
-    }[columns]
-    x = np.hstack([x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0), np.full((len(x), 1), 0.3)])
-    return (x / math.sqrt(1.09)).astype(np.float32), np.where(y > 0, 1.0, -1.0).astype(np.float32)
+    return prepared(x, columns), np.where(y > 0, 1.0, -1.0).astype(np.float32)
 
 
 def deal(y: Floats, pattern: str, seed: int, *, skew: bool) -> tuple[list[int], list[int], list[int]]:
