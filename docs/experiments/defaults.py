@@ -202,8 +202,8 @@ def mean_loss(margins: NDArray[Any], loss: str) -> NDArray[Any]:
     return np.asarray(each.mean(0))
 
 
-def descend(split: Split, settings: list[Setting], loss: str, seed: int) -> list[NDArray[Any]]:
-    """Return, for every setting, held-out accuracy and loss of the last x, and of the mean of the last T/2."""
+def train(split: Split, settings: list[Setting], loss: str, seed: int) -> tuple[Floats, Floats]:
+    """Return, a column per setting, the last x and the mean of the last T/2."""
     n, m = split.x.shape
     norms = np.sqrt(np.asarray(csr_matrix(split.x).multiply(split.x).sum(1))).astype(np.float32).reshape(-1, 1)
     order = sorted(
@@ -228,10 +228,16 @@ def descend(split: Split, settings: list[Setting], loss: str, seed: int) -> list
         v[:, :k] = beta[:k] * v[:, :k] - eta[:k] * g  # (2)
         w[:, :k] += v[:, :k]
         total[:, :k] += w[:, :k] * (t >= rounds[:k] // 2)
-    back, found, held = np.argsort(order), [], split.held_y.reshape(-1, 1)
-    for model in (w, total / (rounds - rounds // 2).astype(np.float32)):
+    back = np.argsort(order)
+    return w[:, back], (total / (rounds - rounds // 2).astype(np.float32))[:, back]
+
+
+def descend(split: Split, settings: list[Setting], loss: str, seed: int) -> list[NDArray[Any]]:
+    """Return, for every setting, held-out accuracy and loss of the last x, and of the mean of the last T/2."""
+    found, held = [], split.held_y.reshape(-1, 1)
+    for model in train(split, settings, loss, seed):
         scores = split.held_x @ model
-        found += [np.mean((scores > 0) == (held > 0), axis=0)[back], mean_loss(held * scores, loss)[back]]
+        found += [np.mean((scores > 0) == (held > 0), axis=0), mean_loss(held * scores, loss)]
     return found
 
 

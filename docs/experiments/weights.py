@@ -11,7 +11,9 @@ The weightings of an epsilon share their noise draws. With --skew, records are s
 before they are dealt, so that the small ranks, who come first, have mostly positive ones.
 
     DPMPI_DATA=data python docs/experiments/weights.py breast_cancer heart_sites heart digits phishing [--skew]
+    python docs/experiments/weights.py members_raw members_tens members_unit members_centred members_z
 
+(members: breast_cancer dealt 35/35/35/351, the other 113 held out, with columns as in `prepared`)
 prints a line per pattern of sizes and epsilon: accuracies, and differences with their standard errors in points.
 """
 
@@ -31,6 +33,7 @@ from dpmpi.privacy.gdp import gdp_mu
 from dpmpi.rng import public_generator
 
 PATTERNS = {"1:1:1:10": [1, 1, 1, 10], "19x1:100": [1] * 19 + [100], "1:2:4:8:16:32": [1, 2, 4, 8, 16, 32]}
+MEMBERS = [35, 35, 35, 351]
 KINDS = ("records", "precision", "variance", "ranks", "alone")
 PAIRS = (("precision", "records"), ("variance", "records"), ("precision", "alone"), ("records", "alone"))
 CLIP = 0.5
@@ -83,6 +86,32 @@ def site_ends() -> list[int]:
     return np.cumsum(counts).tolist()
 
 
+def prepared(x: NDArray[np.float64], columns: str) -> Floats:
+    """Return rows with columns as they are, by the next power of ten, to [0, 1] or [-1, 1], or z-scaled, and intercept.
+
+    Ranges, means and deviations are those of the data, in the place of constants that somebody would publish.
+    """
+    if columns == "tens":
+        x = x / 10.0 ** np.ceil(np.log10(x.max(0)))
+    elif columns in ("unit", "centred"):
+        x = (x - x.min(0)) / np.ptp(x, axis=0)
+        x = 2.0 * x - 1.0 if columns == "centred" else x
+    elif columns == "z":
+        x = (x - x.mean(0)) / x.std(0)
+    elif columns != "raw":
+        raise ValueError(f"expected raw, tens, unit, centred or z, found {columns}: name one of them")
+    x = np.hstack([x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0), np.full((len(x), 1), 0.3)])
+    return (x / math.sqrt(1.09)).astype(np.float32)
+
+
+def members(columns: str) -> tuple[Matrix, Floats]:
+    """Return breast_cancer with its columns prepared."""
+    from sklearn import datasets  # noqa: PLC0415
+
+    x, y = datasets.load_breast_cancer(return_X_y=True)
+    return prepared(x, columns), np.where(y > 0, 1.0, -1.0).astype(np.float32)
+
+
 def deal(y: Floats, pattern: str, seed: int, *, skew: bool) -> tuple[list[int], list[int], list[int]]:
     """Return the training rows in the order of their ranks, the held-out rows, and the ranks' sizes."""
     shuffle = public_generator(seed, "shuffle")
@@ -97,6 +126,8 @@ def deal(y: Floats, pattern: str, seed: int, *, skew: bool) -> tuple[list[int], 
             sizes.append(high - low - cut)
         return kept, held, sizes
     order = shuffle.permutation(len(y))
+    if pattern == "members":
+        return order[: sum(MEMBERS)].tolist(), order[sum(MEMBERS) :].tolist(), MEMBERS
     cut = len(y) - round(len(y) / 10)
     train_rows, share = order[:cut], np.array(PATTERNS[pattern], float)
     if skew:
@@ -109,14 +140,16 @@ def deal(y: Floats, pattern: str, seed: int, *, skew: bool) -> tuple[list[int], 
 def main() -> None:
     """Print the table of every set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", help="as in defaults.py, or heart_sites")
+    parser.add_argument("sets", nargs="+", help="as in defaults.py, heart_sites, or members_COLUMNS")
     parser.add_argument("--skew", action="store_true", help="small ranks have mostly positive records")
     given = parser.parse_args()
     for name in given.sets:
-        x, y = load(name.removesuffix("_sites"))
-        for pattern in ("sites",) if name == "heart_sites" else PATTERNS:
+        kind, _, columns = name.partition("_") if name.startswith("members") else (name, "", "")
+        x, y = members(columns) if columns else load(name.removesuffix("_sites"))
+        patterns = {"heart_sites": ("sites",), "members": ("members",)}.get(kind, tuple(PATTERNS))
+        for pattern in patterns:
             runs = []
-            for seed in range(60 if len(y) < 3000 else 10):
+            for seed in range(400 if columns else 60 if len(y) < 3000 else 10):
                 kept, held, sizes = deal(y, pattern, seed, skew=given.skew)
                 runs.append(train(x[kept], y[kept], (x[held], y[held]), sizes, seed))
             for epsilon in EPSILONS:

@@ -16,9 +16,11 @@ least for
 
     w_i = n q_i^2 / sum_j q_j^2        precision: the inverse variance of a rank's noise,                     (3)
 
-by Cauchy-Schwarz, and is then nu = 2 / (mu sqrt(sum_j q_j^2)): never above that of any rank alone. (2) is least for
-weights by records. So (3) is the default where an epsilon is given and the noise is local, and records elsewhere; with
-equal shards both are 1. A rank's records count by its size in (3), so that small ranks unlike the others lose by it.
+by Cauchy-Schwarz, and is then nu = 2 / (mu sqrt(sum_j q_j^2)): never above that of any rank alone. Nor is the variance
+of sampling, sum_i (w_i/n)^2 / q_i = sum_j q_j^3 / (sum_j q_j^2)^2 <= max_j q_j / sum_j q_j^2 <= 1 / max_j q_j. So
+nobody loses by joining others whose records are of the same kind. (2) is least for weights by records. So (3) is the
+default where an epsilon is given and the noise is local, and records elsewhere; with equal shards both are 1. A rank's
+records count by its size in (3), so that small ranks unlike the others lose by it.
 
     L    = 1/2 logistic, 1/sqrt 2 softmax, delta huber, sqrt(bound) poisson, 1 others    the clip             (4)
     tau  = (2 L nu)^(-3/2) sqrt(10/m) how far to go (flow time); 0.35 of it for hinge                         (5)

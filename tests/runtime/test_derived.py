@@ -137,6 +137,8 @@ def test_weights_by_precision_have_the_least_noise_and_never_more_than_a_rank_al
     assert nu("precision") <= min(nu("records"), nu("ranks"), nu("records", [max(records)])) * (1 + 1e-12)
     plan = derived(records, 30, "--epsilon", 1, "--weigh", "precision")
     assert sum(plan.weights) == pytest.approx(len(records))
+    parts = np.array(plan.weights) / len(records)
+    assert np.sum(parts**2 / records) <= (1 + 1e-12) / max(records)  # the variance of sampling
     sigmas = np.array(noise_levels(plan, cached=False))  # of the weighted gradients: ~ w_i / q_i
     np.testing.assert_allclose(sigmas / sigmas[0], np.array(records) / records[0], rtol=1e-5)
 
