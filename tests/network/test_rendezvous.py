@@ -12,17 +12,9 @@ import pytest
 
 from dpmpi.crypto.keys import Handshake, Identity
 from dpmpi.errors import ConfigError, NeighbourSilent, ProtocolError, SealBroken
-from dpmpi.network.rendezvous import (
-    MAGIC,
-    Guest,
-    Host,
-    Papers,
-    Patience,
-    Place,
-    _session,
-    format_address,
-    parse_address,
-)
+from dpmpi.network.rendezvous.guest import Guest
+from dpmpi.network.rendezvous.host import Host
+from dpmpi.network.rendezvous.papers import MAGIC, Papers, Patience, Place, format_address, parse_address
 
 SIZE = 3
 DIGEST = "ab" * 32
@@ -332,7 +324,7 @@ def test_an_end_that_is_well_is_no_loss(meeting):
 
 def test_a_changed_frame_is_a_loss(meeting):
     south, west = met(meeting)
-    south._wire.connection.sendall(frame(os.urandom(60)))
+    south._wire._connection.sendall(frame(os.urandom(60)))
     assert lost(west) == "rank 1 (South) was lost"
 
 
@@ -383,10 +375,10 @@ def test_handshakes_of_other_sessions_do_not_verify(meeting):
     """(4) binds the party's ranks: a hello for a party of one is none for a party of two."""
     a, b, papers = os.urandom(32), os.urandom(32), meeting.papers(1)
     sessions = [
-        _session(papers, a, b, Place(1, 1, 1, 3)),
-        _session(papers, a, b, Place(1, 1, 2, 3)),
-        _session(papers, b, a, Place(1, 1, 1, 3)),
-        _session(meeting.papers(1, digest="cd" * 32), a, b, Place(1, 1, 1, 3)),
+        papers.session(a, b, Place(1, 1, 1, 3)),
+        papers.session(a, b, Place(1, 1, 2, 3)),
+        papers.session(b, a, Place(1, 1, 1, 3)),
+        meeting.papers(1, digest="cd" * 32).session(a, b, Place(1, 1, 1, 3)),
     ]
     assert len({session.run for session in sessions}) == 4
     assert len({Handshake(session, 1, papers.identity).hello for session in sessions}) == 4

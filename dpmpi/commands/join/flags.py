@@ -12,7 +12,8 @@ from typing import Any
 from dpmpi.core.files import write_file
 from dpmpi.crypto.keys import check_identity, key_name, load_identity, load_names, load_roster
 from dpmpi.errors import ConfigError
-from dpmpi.network.rendezvous import Papers, Patience, Place, parse_address
+from dpmpi.network.meeting_point import check_meeting_point
+from dpmpi.network.rendezvous.papers import Papers, Patience, Place
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import Parser, flags_of, from_text, from_values
 
@@ -91,8 +92,7 @@ def parse(argv: Sequence[str]) -> Joining:
         raise ConfigError("expected --keys DIR with roster.toml and this party's key, found none: see dpmpi keys")
     if given.get("seal") is False or "loopback" in given:
         raise ConfigError("expected sealed messages between parties, found --no-seal or --loopback: leave it out")
-    if flags.meet.startswith("tcp:"):
-        parse_address(flags.meet)
+    check_meeting_point(flags.meet)
     if not flags.wait > 0:
         raise ConfigError(f"expected --wait of more than 0 seconds, found {flags.wait:g}")
     keys = Path(given["keys"])
