@@ -32,6 +32,8 @@ from dpmpi.network.transport.mpi import FAREWELL_SECONDS, MpiTransport
 
 GRACE_SECONDS = 8.0
 """How long a rank may take to end by itself when another one was lost."""
+TURN_SECONDS = 1.0
+"""How long the others may take to say what all have found."""
 SPEAK_FIRST_SECONDS = 1.0
 """How much later than the first rank of a party the others speak: mpiexec ends them when that one has."""
 
@@ -57,9 +59,10 @@ def join(
     else:
         line = Guest(papers, place, patience)
         ports = line.meet(lambda: where_to(meet), news)
-    with _Impatience(line, deadline):
+    with _Impatience(line, deadline) as waiting:
         together = own if place.first == 0 else None
         for first in sorted(ports):
+            waiting.for_whom = papers.call(0 if first == place.first else first)
             if first == place.first:
                 met = own.Connect(ports[first], root=0)
                 _check_size(papers, 0, met.Get_remote_size(), first)
@@ -86,10 +89,11 @@ class _Impatience:
 
     def __init__(self, line: Lifeline, deadline: float) -> None:
         self._line = line
-        self._timer = threading.Timer(deadline, self._end, (f"the ranks did not meet in MPI within {deadline:g} s",))
+        self.for_whom = ""
+        self._timer = threading.Timer(deadline, self._give_up, (deadline,))
         self._timer.daemon = True
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Impatience:
         self._line.on_loss = self._end
         self._timer.start()
         # Python's own handlers wait until MPI returns; the bytes that this asks for do not.
@@ -99,6 +103,7 @@ class _Impatience:
         threading.Thread(target=self._heed_signals, daemon=True).start()
         if self._line.lost is not None:
             self._end(self._line.lost)
+        return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         signal.set_wakeup_fd(self._before)
@@ -113,6 +118,12 @@ class _Impatience:
                 if told[0] in (signal.SIGINT, signal.SIGTERM):
                     _end_now(self._line, "interrupted", INTERRUPTED)
         os.close(self._reader)
+
+    def _give_up(self, deadline: float) -> None:
+        self._end(
+            f"waited {deadline:g} s for {self.for_whom} to connect by MPI: are the ports of --ports open on all sides, "
+            "is --interface right?"
+        )
 
     def _end(self, text: str) -> None:
         _end_now(self._line, f"rank {self._line.place.rank}, while starting: {text}")
@@ -148,16 +159,26 @@ class JoinedTransport(MpiTransport):
 
     def abort(self, code: int) -> None:
         """End this rank, and tell the others: no launcher started all of them."""
-        self.line.leave(code)
-        os._exit(code)
+        self._exit(code)
 
     def leave(self, code: int) -> None:
-        """Say goodbye; a rank that the others cannot reach any more does not wait for them."""
-        self.line.leave(code)
+        """Say goodbye; a rank that the others cannot reach any more does not wait for them.
+
+        An error that is known to all the others hear through MPI, and say themselves: they get the time for it.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
-        _later(FAREWELL_SECONDS, os._exit, code)
+        if code == 0:
+            self.line.leave(code)
+        _later(FAREWELL_SECONDS, self._exit, code)
         self._mpi.Finalize()
+        if code != 0:
+            time.sleep(TURN_SECONDS)
+            self.line.leave(code)
+
+    def _exit(self, code: int) -> None:
+        self.line.leave(code)
+        os._exit(code)
 
 
 def _later(seconds: float, function: Callable[..., Any], *arguments: object) -> None:

@@ -47,7 +47,9 @@ def where_to(meet: str) -> tuple[str, int] | None:
         handle = os.open(meet, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    with os.fdopen(handle, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ConfigError(f"expected a file with rank 0's address at {meet}, found something else: check --meet")
-        return parse_address(file.read(LONGEST_ADDRESS).decode(errors="replace").strip())
+        return parse_address(os.read(handle, LONGEST_ADDRESS).decode(errors="replace").strip())
+    finally:
+        os.close(handle)

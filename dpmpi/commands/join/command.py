@@ -8,6 +8,7 @@ rank that failed: the rank has said why.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -33,6 +34,8 @@ FRAME = (
 )
 """How lines begin that mpiexec adds when a rank fails or is interrupted."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+STACK = re.compile(r"(?:Abort\(\d+\)|\w+\(\d+\)\.*): ?(.*)")
+"""A line of what MPICH says when it fails; the last one has the reason."""
 LISTEN_SECONDS = 0.2
 """How late a signal may be passed on."""
 LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
@@ -84,7 +87,8 @@ def _run(joining: Joining, argv: Sequence[str], folder: Path) -> int:
     try:
         process = start(command, environment_of(joining, folder), (subprocess.PIPE, subprocess.PIPE))
         pairs = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
-        threads = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in pairs]
+        failures: list[str] = []
+        threads = [threading.Thread(target=_copy, args=(*pair, failures), daemon=True) for pair in pairs]
         for thread in threads:
             thread.start()
         while True:
@@ -102,6 +106,8 @@ def _run(joining: Joining, argv: Sequence[str], folder: Path) -> int:
             process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
+    if failures and code:
+        say(f"dpmpi: expected MPI to work, found: {failures[-1]}: check --interface and --ports", sys.stderr)
     if code < 0:
         say(f"dpmpi: expected mpiexec to end by itself, found it ended by signal {-code}: start again", sys.stderr)
     return 128 - code if code < 0 else code
@@ -121,8 +127,10 @@ def _pass_on(told: list[int], folder: Path, ranks: int) -> None:
                 os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
 
 
-def _copy(source: TextIO, target: TextIO) -> None:
-    """Copy lines, without those that mpiexec adds."""
+def _copy(source: TextIO, target: TextIO, failures: list[str]) -> None:
+    """Copy lines, without those that mpiexec adds; keep the reasons that MPICH has for a failure."""
     for line in source:
-        if line.strip() and not line.startswith(FRAME):
+        if found := STACK.fullmatch(line.strip()):
+            failures += filter(None, found.groups())
+        elif line.strip() and not line.startswith(FRAME):
             say(line.rstrip("\n"), target)

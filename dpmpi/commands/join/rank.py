@@ -8,6 +8,7 @@ from dpmpi import run  # first: it sets the number of threads before numpy is im
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,10 +26,11 @@ from dpmpi.runtime.output.console import say
 
 def main(argv: Sequence[str]) -> int:
     """Take part as one rank; return the exit code."""
-    number = launched_as(os.environ)[0]
+    number, speaking = launched_as(os.environ)[0], threading.RLock()
 
     def news(text: str) -> None:
-        say(f"dpmpi: {text}", sys.stderr)
+        with speaking:  # ranks come in threads of their own
+            say(f"dpmpi: {text}", sys.stderr)
 
     def interrupted(_signal: int, _frame: FrameType | None) -> None:
         if number == 0:

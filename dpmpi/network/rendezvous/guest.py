@@ -128,12 +128,12 @@ class Guest(Lifeline):
                 return self._checked(said.get("ports"))
 
     def _checked(self, ports: object) -> dict[int, str]:
-        """Return ports that can be: one for each party but the first, with this one's among them."""
+        """Return ports that can be: one for each party but that of rank 0, with this one's among them."""
         try:
             found = {int(first): str(port) for first, port in ports.items()}  # type: ignore[attr-defined]
         except (AttributeError, ValueError):
             found = {}
-        if self.place.first not in found or not all(0 < first < self.place.size for first in found):
+        if self.place.first not in {0, *found} or not all(0 < first < self.place.size for first in found):
             raise ProtocolError(f"expected the ports of all parties from {self.papers.call(0)}, found others")
         return found
 

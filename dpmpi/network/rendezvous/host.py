@@ -15,7 +15,7 @@ from typing import Any
 from dpmpi.crypto.keys import HELLO_BYTES, Handshake, hello_bytes, verify_hello
 from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ConfigError, DpmpiError, NeighbourSilent, SealBroken
-from dpmpi.network.rendezvous.door import STRANGERS, Door
+from dpmpi.network.rendezvous.door import Door
 from dpmpi.network.rendezvous.lifeline import INTRODUCTION_SECONDS, NEWS_SECONDS, Lifeline, early_end
 from dpmpi.network.rendezvous.papers import MAGIC, NONCE_BYTES, Place, arrange, format_address
 from dpmpi.network.rendezvous.wire import Wire
@@ -48,7 +48,7 @@ class Host(Lifeline):
             self._server = socket.socket(family, kind)
             self._server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._server.bind(where)
-            self._server.listen(STRANGERS)
+            self._server.listen(socket.SOMAXCONN)
         except OSError as error:
             raise ConfigError(
                 f"expected an address of this machine to listen at, found {format_address(host, port)}: "
@@ -88,7 +88,7 @@ class Host(Lifeline):
     def _missing(self) -> list[int]:
         """Return the ranks that have not come. When there are none, all have met, whatever happens next."""
         with self._guard:
-            missing = [rank for rank in range(self.place.count, self.place.size) if rank not in self._seats]
+            missing = [rank for rank in range(1, self.place.size) if rank not in self._seats]
             self._met = not missing
             return missing
 
@@ -189,8 +189,8 @@ class Host(Lifeline):
             raise ConfigError(
                 f"expected a run of {mine.size} ranks, found --of {place.size} on {who}: start all of them alike"
             )
-        if not mine.count <= place.rank < mine.size:
-            raise ConfigError(f"expected ranks from {mine.count} to {mine.size - 1}, found {place.rank}: check --rank")
+        if not 0 < place.rank < mine.size:
+            raise ConfigError(f"expected ranks from 1 to {mine.size - 1}, found {place.rank}: check --rank")
         place.check()
         if digest != self.papers.digest:
             raise ConfigError(f"expected the settings of rank 0, found others on {who}: start all of them alike")
