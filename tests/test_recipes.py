@@ -1,5 +1,6 @@
 """Containers and recipes: linted, in step with pyproject.toml, their steps run where that needs no container engine."""
 
+import copy
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -130,7 +132,8 @@ MPI_JOB = {
     "runPolicy": {"cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "suspend"},
     "mpiReplicaSpecs": {"Launcher", "Worker"},
 }
-"""The fields of a `spec` of kubeflow.org/v2beta1, MPIJob, as its documentation names them."""
+"""The fields of a `spec` of kubeflow.org/v2beta1, MPIJob, as its documentation names them: no package index has its
+schema. What is inside the pods is checked against that of Kubernetes."""
 
 
 def test_the_mpi_job_has_fields_that_the_operator_knows():
@@ -154,3 +157,21 @@ def test_the_mpi_job_has_fields_that_the_operator_knows():
     [script] = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"]
     assert f"--ranks {ranks}" in script
     assert f"-n {ranks}" in script
+
+
+def check_pod(spec):
+    """Raise `ValidationError` unless this is a pod by Kubernetes' own schema, without a field that it does not know."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
+    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("role", ["Launcher", "Worker"])
+def test_the_pods_of_the_mpi_job_fit_the_schema_of_kubernetes(role):
+    [job] = yaml.safe_load_all((ROOT / "launch/kubernetes.yaml").read_text())
+    spec = job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]
+    check_pod(spec)
+    for wrong in ({"volumeMount": []}, {"command": "sh"}, {"resources": {"limit": {}}}, {"image": None, "name": 5}):
+        planted = copy.deepcopy(spec)
+        planted["containers"][0] |= wrong
+        with pytest.raises(kubernetes_validate.ValidationError):
+            check_pod(planted)

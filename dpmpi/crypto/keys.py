@@ -142,8 +142,11 @@ def load_names(path: Path) -> tuple[str, ...]:
     """Read what the parties of a roster are called, for messages: its table [names], which may be left out."""
     content = parse_toml(_read_keys(path, secret=False).decode(), f"the roster {path}")
     names = content.get("names", {})
-    found = [names.get(key_name(rank), "") for rank in range(len(content.get("public", {})))]
-    if not all(isinstance(name, str) and name.isprintable() and len(name) <= 60 for name in found):
+    table = names if isinstance(names, dict) else {}
+    found = [table.get(key_name(rank), "") for rank in range(len(content.get("public", {})))]
+    if table is not names or not all(
+        isinstance(name, str) and name.isprintable() and len(name) <= 60 for name in found
+    ):
         raise ConfigError(f"{path}: expected names of at most 60 printable characters in [names], found others")
     return tuple(found)
 

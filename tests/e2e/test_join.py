@@ -173,6 +173,8 @@ WRONG = {
     "expected an address such as tcp://": ["--meet", "tcp://nowhere"],
     "expected ranks from 0 to 2": ["--rank", "3"],
     "expected --keys DIR": None,
+    "expected an address such as tcp://10.0.0.1:7000": ["--meet", "10.0.0.1:7000"],
+    "expected --interface among lo": ["--interface", "wg9"],
     "unknown flag --epsilonn": ["--epsilonn", "1"],
     "expected the key that the roster has for rank 0": ["--keys", "wrong"],
 }

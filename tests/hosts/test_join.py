@@ -16,14 +16,22 @@ REPOSITORY = Path(__file__).parents[2]
 SEEDED = "insecure-noise-seed = 5\n"
 pytestmark = [needs.namespaces(), needs.mpi]
 
-# A party's folder is moved to the disk of its host, which no other host sees; only what it publishes comes back.
+# A party's folder goes through a pipe to the disk of its host, which no other host sees. There the place where it was
+# is covered, and so are all homes, but for Python if it lives in one; what it publishes comes back through a pipe.
 SCRIPT = """
 set -euo pipefail
 for k in $(seq $HOSTS); do
     rank=$((k - 1))
-    $DPMPI_HOSTS/enter node$k "cp -r $ALL/party-$rank /media/private/own"
-    $DPMPI_HOSTS/enter node$k "chown -R $((FIRST_USER + rank)) /media/private"
-    rm -r $ALL/party-$rank/keys/*.key $ALL/party-$rank/shard-$rank.npz
+    tar -C $ALL/party-$rank -cf - . | $DPMPI_HOSTS/enter node$k "set -e; mkdir /media/private/own /media/private/base
+        tar -C /media/private/own -xf -
+        chown -R $((FIRST_USER + rank)) /media/private
+        chmod -R go= /media/private/own
+        mount --bind $BASE /media/private/base
+        mount -t tmpfs -o mode=0711 tmpfs /root
+        mount -t tmpfs tmpfs $ALL
+        case $BASE in /root/*) mkdir -p $BASE && mount --bind /media/private/base $BASE;; esac
+        umount /media/private/base"
+    rm -r $ALL/party-$rank
 done
 if [ -n "${DELAY-}" ]; then # the second host is far away: behind another bridge, at the end of a long wire
     mkfifo $ALL/ready
@@ -50,8 +58,10 @@ for job in $jobs; do wait $job || failed=1; done
 count > $ALL/after
 for k in $(seq $HOSTS); do
     rank=$((k - 1))
-    $DPMPI_HOSTS/enter node$k "hostname; ls /media/private; cat /media/private/own/log" > $ALL/log-$rank
-    $DPMPI_HOSTS/enter node$k "cp -r /media/private/own/run $ALL/run-$rank" || true
+    $DPMPI_HOSTS/enter node$k "cd /media/private/own && $AS sh -c 'hostname; id -u
+        find /media $ALL /home /root -name \\*.key 2> /dev/null | xargs echo; cat log'" > $ALL/log-$rank
+    mkdir $ALL/run-$rank
+    $DPMPI_HOSTS/enter node$k "tar -C /media/private/own/run -cf - ." | tar -C $ALL/run-$rank -xf - || true
 done
 exit $failed
 """
@@ -59,29 +69,33 @@ FIRST_USER = 24000
 
 
 def as_user():
-    """The words that make a command another user's, `{user}` its number; nothing where that user cannot read dpmpi."""
-    words = ["setpriv", f"--reuid={FIRST_USER}", f"--regid={FIRST_USER}", "--clear-groups"]
-    tried = subprocess.run(
-        [*words, python(), "-c", "import dpmpi, mpi4py"], capture_output=True, check=False, timeout=60
-    )
-    return "setpriv --reuid=$(stat -c %u .) --regid=24000 --clear-groups" if tried.returncode == 0 else ""
+    """The words that make a command its party's; none where other users cannot come to dpmpi."""
+    open_to_all = all(folder.stat().st_mode & 0o001 for folder in (REPOSITORY, *REPOSITORY.parents))
+    return "setpriv --reuid=$(stat -c %u .) --regid=24000 --clear-groups" if open_to_all else ""
 
 
 def join_on_hosts(tmp_path, hosts, agreed, features=5, delay=""):
     Consortium(tmp_path, hosts, agreed, features=features)
-    tmp_path.chmod(0o777)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PRTE_"))}
     environment |= {"ALL": str(tmp_path), "PYTHON": python(), "HOSTS": str(hosts), "FIRST_USER": str(FIRST_USER)}
     environment |= {"DELAY": str(delay), "SLOW_LINK": str(Path(__file__).with_name("slow_link.py"))}
     # Hosts with other processors choose other products, with other last bits; these are to be alike.
     cores = os.environ.get("OPENBLAS_CORETYPE")
     environment["CORES"] = f"OPENBLAS_CORETYPE={cores}" if cores else ""
-    environment |= {"AS": as_user(), "PATH": f"{Path(python()).parent}:{os.environ['PATH']}"}
+    base = subprocess.run([python(), "-c", "import sys; print(sys.base_prefix)"], capture_output=True, check=True)
+    environment |= {"AS": as_user(), "BASE": base.stdout.decode().strip()}
+    environment |= {"PATH": f"{Path(python()).parent}:{os.environ['PATH']}"}
     done = run_group([needs.NAMESPACES, str(hosts), "bash", "-c", SCRIPT], 120, env=environment)
     logs = [(tmp_path / f"log-{rank}").read_text() for rank in range(hosts) if (tmp_path / f"log-{rank}").exists()]
     assert done.code == 0, "\n".join([done.err, *logs])
     for rank, log in enumerate(logs):
-        assert log.split()[0] == f"node{rank + 1}"
+        name, user, keys, *_ = log.splitlines()
+        assert name == f"node{rank + 1}"
+        if as_user():
+            assert int(user) == FIRST_USER + rank
+            # Of all keys a party finds its own, and that of its ledger.
+            own = {f"/media/private/own/{one}/rank-{rank:03d}.key" for one in ("keys", "run/ledger")}
+            assert set(keys.split()) == own
         assert f"rank {rank}," not in log or rank == 0 or "lost" not in log
     return logs
 

@@ -1,6 +1,5 @@
 """Ranks that find each other by TCP: who is let in, who is turned away, and how a loss is told."""
 
-import contextlib
 import json
 import os
 import socket
@@ -9,95 +8,11 @@ import threading
 import time
 
 import pytest
+from meetings import Meeting, frame, lost, met, quietly, stranger
 
 from dpmpi.crypto.keys import Handshake, Identity
 from dpmpi.errors import ConfigError, NeighbourSilent, ProtocolError, SealBroken
-from dpmpi.network.rendezvous import (
-    MAGIC,
-    Guest,
-    Host,
-    Papers,
-    Patience,
-    Place,
-    _session,
-    format_address,
-    parse_address,
-)
-
-SIZE = 3
-DIGEST = "ab" * 32
-QUICK = Patience(arrival=20.0, silence=5.0)
-
-
-class Meeting:
-    """Rank 0 of a meeting in this process, with the identities of all."""
-
-    def __init__(self, patience=QUICK, size=SIZE):
-        self.identities = [Identity() for _ in range(size)]
-        self.roster = tuple(identity.public for identity in self.identities)
-        self.size, self.patience, self.news = size, patience, []
-        self.host = Host(self.papers(0), Place(0, 0, 1, size), patience)
-        self.where = self.host.open("127.0.0.1", 0)
-        self.found = self.error = None
-        self.sockets, self.guests = [self.host._server], []
-        self.thread = threading.Thread(target=self._meet, daemon=True)
-        self.thread.start()
-
-    def _meet(self):
-        try:
-            self.found = self.host.meet(self.news.append)
-            self.host.hand_out({first: f"port {first}" for first in self.found if first})
-        except Exception as error:
-            self.error = error
-
-    def papers(self, rank, identity=None, digest=DIGEST, roster=None):
-        return Papers(identity or self.identities[rank], roster or self.roster, ("North", "South", "West"), digest)
-
-    def guest(self, rank, first=None, count=1, size=None, **papers):
-        place = Place(rank, rank if first is None else first, count, size or self.size)
-        self.guests.append(Guest(self.papers(rank, **papers), place, self.patience))
-        return self.guests[-1]
-
-    def end(self):
-        """Leave no connection and no thread behind."""
-        self.host.leave(0)
-        for wire in [*self.host._seats.values(), *(one._wire for one in self.guests if hasattr(one, "_wire"))]:
-            wire.close()
-        for one in self.guests:
-            one._ended = True
-
-    def meet(self, guest):
-        return guest.meet(lambda: self.where, self.news.append)
-
-    def in_background(self, *guests):
-        """Let guests meet; return what they got, by rank, when `join` is called."""
-        got = {}
-
-        def go(guest):
-            try:
-                got[guest.place.rank] = self.meet(guest)
-            except Exception as error:
-                got[guest.place.rank] = error
-
-        threads = [threading.Thread(target=go, args=(guest,), daemon=True) for guest in guests]
-        for thread in threads:
-            thread.start()
-
-        def join():
-            for thread in threads:
-                thread.join(20)
-            self.thread.join(20)
-            return got
-
-        return join
-
-    def heard(self, words, seconds=10.0):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if any(words in line for line in self.news):
-                return True
-            time.sleep(0.01)
-        raise AssertionError(f"{words!r} is not among {self.news}")
+from dpmpi.network.rendezvous.papers import MAGIC, Patience, Place, format_address, parse_address
 
 
 @pytest.fixture
@@ -105,24 +20,6 @@ def meeting():
     made = Meeting()
     yield made
     made.end()
-
-
-def frame(content):
-    return struct.pack(">I", len(content)) + content
-
-
-def stranger(where, *said, listen=True):
-    """Connect, say something, and return all that is answered."""
-    with socket.create_connection(where, 10) as connection:
-        for part in said:
-            connection.sendall(part)
-        heard = b""
-        while listen:
-            part = connection.recv(4096)
-            if not part:
-                break
-            heard += part
-        return heard
 
 
 def test_ranks_come_in_any_order_and_get_the_ports(meeting):
@@ -208,9 +105,7 @@ def test_a_second_rank_1_is_refused_and_the_first_stays(meeting):
 
 def test_a_recorded_hello_is_of_no_use(meeting):
     """Somebody who recorded all that rank 1 said at another start says it again."""
-    other = Meeting()
-    other.identities, other.roster = meeting.identities, meeting.roster
-    other.host.papers = other.papers(0)
+    other = Meeting(identities=meeting.identities)
     said, through = [], socket.create_server(("127.0.0.1", 0))
 
     def record():
@@ -224,7 +119,7 @@ def test_a_recorded_hello_is_of_no_use(meeting):
 
     threading.Thread(target=record, daemon=True).start()
     guest = meeting.guest(1)
-    threading.Thread(target=lambda: _quietly(guest.meet, through.getsockname, meeting.news.append), daemon=True).start()
+    threading.Thread(target=lambda: quietly(guest.meet, through.getsockname, meeting.news.append), daemon=True).start()
     other.heard("rank 1 (South) is here")
     assert b"refused" in stranger(meeting.where, said[0])
     meeting.heard("turned away 127.0.0.1")
@@ -266,31 +161,12 @@ def test_a_rank_that_never_comes_is_named_by_all():
 
 def test_a_rank_that_goes_before_all_have_come_may_come_again(meeting):
     first = meeting.guest(1)
-    threading.Thread(target=lambda: _quietly(meeting.meet, first), daemon=True).start()
+    threading.Thread(target=lambda: quietly(meeting.meet, first), daemon=True).start()
     meeting.heard("rank 1 (South) is here")
     meeting.host._seats[1].close()
     meeting.heard("waiting for it")
     got = meeting.in_background(meeting.guest(1), meeting.guest(2))()
     assert got[1] == got[2] == {1: "port 1", 2: "port 2"}
-
-
-def _quietly(function, *arguments):
-    with contextlib.suppress(ProtocolError, OSError):
-        function(*arguments)
-
-
-def lost(line, seconds=10.0):
-    """What a lifeline says of a loss, within so many seconds."""
-    end = time.monotonic() + seconds
-    while line.lost is None and time.monotonic() < end:
-        time.sleep(0.01)
-    return line.lost
-
-
-def met(meeting):
-    guests = [meeting.guest(1), meeting.guest(2)]
-    meeting.in_background(*guests)()
-    return guests
 
 
 def test_a_broken_connection_is_told_to_all(meeting):
@@ -332,7 +208,7 @@ def test_an_end_that_is_well_is_no_loss(meeting):
 
 def test_a_changed_frame_is_a_loss(meeting):
     south, west = met(meeting)
-    south._wire.connection.sendall(frame(os.urandom(60)))
+    south._wire._connection.sendall(frame(os.urandom(60)))
     assert lost(west) == "rank 1 (South) was lost"
 
 
@@ -369,7 +245,7 @@ def test_frames_hold_no_more_than_kinds_numbers_and_ports(meeting):
 
     threading.Thread(target=record, daemon=True).start()
     threading.Thread(
-        target=lambda: _quietly(meeting.guest(1).meet, through.getsockname, meeting.news.append), daemon=True
+        target=lambda: quietly(meeting.guest(1).meet, through.getsockname, meeting.news.append), daemon=True
     ).start()
     end = time.monotonic() + 10
     while not said and time.monotonic() < end:
@@ -383,10 +259,10 @@ def test_handshakes_of_other_sessions_do_not_verify(meeting):
     """(4) binds the party's ranks: a hello for a party of one is none for a party of two."""
     a, b, papers = os.urandom(32), os.urandom(32), meeting.papers(1)
     sessions = [
-        _session(papers, a, b, Place(1, 1, 1, 3)),
-        _session(papers, a, b, Place(1, 1, 2, 3)),
-        _session(papers, b, a, Place(1, 1, 1, 3)),
-        _session(meeting.papers(1, digest="cd" * 32), a, b, Place(1, 1, 1, 3)),
+        papers.session(a, b, Place(1, 1, 1, 3)),
+        papers.session(a, b, Place(1, 1, 2, 3)),
+        papers.session(b, a, Place(1, 1, 1, 3)),
+        meeting.papers(1, digest="cd" * 32).session(a, b, Place(1, 1, 1, 3)),
     ]
     assert len({session.run for session in sessions}) == 4
     assert len({Handshake(session, 1, papers.identity).hello for session in sessions}) == 4

@@ -1,20 +1,21 @@
 """Start this party's ranks and let them join the others: `dpmpi join --rank 1 --of 3 --meet tcp://host:7000 ...`.
 
 This process starts `mpiexec` of MPICH with this party's own ranks alone; they find the others by
-`network/rendezvous.py`.
-What they write is passed on, but for the frame that mpiexec draws around a rank that failed: the rank has said why.
+`network/rendezvous`. What they write is passed on, but for the frame that mpiexec draws around a
+rank that failed: the rank has said why.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import TextIO
 
 from dpmpi.commands.join.flags import Joining, parse
@@ -32,6 +33,11 @@ FRAME = (
     "Press Ctrl-C",
 )
 """How lines begin that mpiexec adds when a rank fails or is interrupted."""
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+STACK = re.compile(r"(?:Abort\(\d+\)|\w+\(\d+\)\.*): ?(.*)")
+"""A line of what MPICH says when it fails; the last one has the reason."""
+LISTEN_SECONDS = 0.2
+"""How late a signal may be passed on."""
 LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
@@ -75,34 +81,56 @@ def _run(joining: Joining, argv: Sequence[str], folder: Path) -> int:
     beside = Path(sys.executable).with_name("mpiexec")
     launcher = str(beside) if beside.exists() else "mpiexec"
     command = [launcher, "-n", str(joining.ranks), sys.executable, "-m", "dpmpi.commands.join.rank", *argv]
-    process = start(command, environment_of(joining, folder), (subprocess.PIPE, subprocess.PIPE))
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        for file in folder.glob("*.pid"):
-            try:
-                os.kill(int(file.name.removesuffix(".pid")), number)
-            except (OSError, ValueError):
-                continue
-
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
+    told: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: told.append(number)) for n in PASSED_ON}
+    process = None
     try:
+        process = start(command, environment_of(joining, folder), (subprocess.PIPE, subprocess.PIPE))
         pairs = ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
-        threads = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in pairs]
+        failures: list[str] = []
+        threads = [threading.Thread(target=_copy, args=(*pair, failures), daemon=True) for pair in pairs]
         for thread in threads:
             thread.start()
-        code = process.wait()
+        while True:
+            try:
+                code = process.wait(LISTEN_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                _pass_on(told, folder, joining.ranks)
         for thread in threads:
             thread.join(5)
     finally:
+        if process is not None:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)  # all have ended, or are to end now
+            process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
-        if process.poll() is None:
-            process.kill()
+    if failures and code:
+        say(f"dpmpi: expected MPI to work, found: {failures[-1]}: check --interface and --ports", sys.stderr)
+    if code < 0:
+        say(f"dpmpi: expected mpiexec to end by itself, found it ended by signal {-code}: start again", sys.stderr)
     return 128 - code if code < 0 else code
 
 
-def _copy(source: TextIO, target: TextIO) -> None:
-    """Copy lines, without those that mpiexec adds."""
+def _pass_on(told: list[int], folder: Path, ranks: int) -> None:
+    """Pass signals on to the ranks; raise `KeyboardInterrupt` for one that ends them before they listen."""
+    listening = [int(file.name.removesuffix(".pid")) for file in folder.glob("*.pid")]
+    if len(listening) < ranks:
+        if any(number != signal.SIGUSR1 for number in told):
+            raise KeyboardInterrupt
+        return
+    while told:
+        number = told.pop(0)
+        for pid in listening:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
+
+
+def _copy(source: TextIO, target: TextIO, failures: list[str]) -> None:
+    """Copy lines, without those that mpiexec adds; keep the reasons that MPICH has for a failure."""
     for line in source:
-        if line.strip() and not line.startswith(FRAME):
+        if found := STACK.fullmatch(line.strip()):
+            failures += filter(None, found.groups())
+        elif line.strip() and not line.startswith(FRAME):
             say(line.rstrip("\n"), target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 from dpmpi.core.files import write_file
 from dpmpi.crypto.keys import check_identity, key_name, load_identity, load_names, load_roster
-from dpmpi.errors import ConfigError
-from dpmpi.network.rendezvous import Papers, Patience, Place, parse_address
+from dpmpi.errors import ConfigError, nearest
+from dpmpi.network.meeting_point import check_meeting_point
+from dpmpi.network.rendezvous.papers import Papers, Patience, Place
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import Parser, flags_of, from_text, from_values
 
@@ -24,6 +26,8 @@ examples, one at each party, in any order:
 all other flags are those of a run: python -m dpmpi run --help
 """
 ARRIVAL_SECONDS = 600.0
+LONGEST_WAIT = 1e6
+"""Seconds that every clock and timer of the system can take."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Joining:
     @property
     def patience(self) -> Patience:
         """How long to wait for the others."""
-        return Patience(self.wait, self.config.deadline)
+        return Patience(min(self.wait, LONGEST_WAIT), min(self.config.deadline, LONGEST_WAIT))
 
 
 def parse(argv: Sequence[str]) -> Joining:
@@ -91,10 +95,10 @@ def parse(argv: Sequence[str]) -> Joining:
         raise ConfigError("expected --keys DIR with roster.toml and this party's key, found none: see dpmpi keys")
     if given.get("seal") is False or "loopback" in given:
         raise ConfigError("expected sealed messages between parties, found --no-seal or --loopback: leave it out")
-    if flags.meet.startswith("tcp:"):
-        parse_address(flags.meet)
+    check_meeting_point(flags.meet)
     if not flags.wait > 0:
         raise ConfigError(f"expected --wait of more than 0 seconds, found {flags.wait:g}")
+    _check_interface(flags.interface)
     keys = Path(given["keys"])
     if flags.roster is not None:
         _install(flags.roster, keys / "roster.toml")
@@ -146,6 +150,13 @@ def _install(roster: Path, place: Path) -> None:
             raise ConfigError(f"expected the roster {roster} in {place}, found another one there: remove the wrong one")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"expected a roster at {roster}, found none that can be read ({error})") from error
+
+
+def _check_interface(name: str | None) -> None:
+    """Raise `ConfigError` for a network interface that this machine does not have."""
+    known = [one for _, one in socket.if_nameindex()]
+    if name is not None and name not in known:
+        raise ConfigError(f"expected --interface among {', '.join(known)}, found {name!r:.40}{nearest(name, known)}")
 
 
 def _port_range(text: str | None) -> str | None:

@@ -6,15 +6,19 @@ from dpmpi import run  # first: it sets the number of threads before numpy is im
 
 # ruff: isort: split
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 from dpmpi.commands.join.flags import parse
 from dpmpi.errors import INTERRUPTED, DpmpiError
 from dpmpi.network.channel import World
-from dpmpi.network.joined import JoinedTransport, join
+from dpmpi.network.joined import SPEAK_FIRST_SECONDS, JoinedTransport, join
 from dpmpi.network.launcher import launched_as
 from dpmpi.network.transport.mpi import MpiTransport
 from dpmpi.runtime.output.console import say
@@ -22,22 +26,34 @@ from dpmpi.runtime.output.console import say
 
 def main(argv: Sequence[str]) -> int:
     """Take part as one rank; return the exit code."""
-    with suppress(KeyError, OSError):  # where signals to this party are passed on
-        (Path(os.environ["DPMPI_JOIN"]) / f"{os.getpid()}.pid").touch()
-    joining, number = parse(argv), launched_as(os.environ)[0]
-    opened: list[JoinedTransport] = []
+    number, speaking = launched_as(os.environ)[0], threading.RLock()
 
     def news(text: str) -> None:
-        say(f"dpmpi: {text}", sys.stderr)
+        with speaking:  # ranks come in threads of their own
+            say(f"dpmpi: {text}", sys.stderr)
+
+    def interrupted(_signal: int, _frame: FrameType | None) -> None:
+        if number == 0:
+            news("interrupted")
+        os._exit(INTERRUPTED)
+
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, interrupted)  # until the run has begun, which has handlers of its own
+    with suppress(KeyError, OSError):  # where signals to this party are passed on
+        (Path(os.environ["DPMPI_JOIN"]) / f"{os.getpid()}.pid").touch()
+    joining = parse(argv)
+    opened: list[JoinedTransport] = []
 
     def wrap(world: World) -> World:
         assert isinstance(world, MpiTransport)  # noqa: S101 - loopback is refused
+        place, papers = joining.place(number), joining.papers(number)
         try:
-            place, papers = joining.place(number), joining.papers(number)
             opened.append(join(world, place, papers, joining.meet, joining.patience, news))
-        except (DpmpiError, KeyboardInterrupt) as error:
-            news("interrupted" if isinstance(error, KeyboardInterrupt) else f"rank {place.rank}: {error}")
-            os._exit(error.exit_code if isinstance(error, DpmpiError) else INTERRUPTED)
+        except DpmpiError as error:
+            if number:
+                time.sleep(SPEAK_FIRST_SECONDS)
+            news(f"rank {place.rank}: {error}")
+            os._exit(error.exit_code)
         return opened[0]
 
     code = run.main(joining.run, wrap)
