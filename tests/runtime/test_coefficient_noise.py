@@ -114,7 +114,7 @@ def test_the_intercept_has_the_noise_of_its_own_column(shards, tmp_path):
 
 UNKNOWN = {
     "is not a linear function of its releases": ("--algorithm", "ip-admm"),
-    "with an l1 penalty or a domain": ("--algorithm", "dda", "--gamma", 1, "--penalty", "l1:0.01"),
+    "with another penalty than l2, or a domain": ("--algorithm", "dda", "--gamma", 1, "--penalty", "l1:0.01"),
     "ran out of its budget": ("--algorithm", "dda", "--gamma", 1, "--budget", 1),
 }
 
