@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from dpmpi.commands.describe import add_describe, run_describe
 from dpmpi.core.files import read_text
 from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
@@ -43,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
     adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
     adult.set_defaults(loss=None, task=None, classes=None, label_range=None)
     _add_table(actions)
+    add_describe(actions)
     for action in (shard, adult):
         action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
         names = "file names, with {rank}" if action is shard else "a .npz or .svm file; with --ranks names with {rank}"
@@ -58,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     if flags.action == "list":
         for source in SOURCES.values():
             print((source.__doc__ or "").splitlines()[0].replace("`", ""))
+    elif flags.action == "describe":
+        return run_describe(flags)
     elif flags.action == "table":
         _write_table(flags)
     elif flags.action == "adult" and flags.ranks is None:

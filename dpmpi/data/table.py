@@ -57,7 +57,8 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
     Without labels the label's column need not be there, and is not looked at.
     """
     wanted = codebook.all if labelled else codebook.columns
-    lines = _records(path, codebook, [one.column for one in wanted])
+    person = [codebook.person.column] if labelled and codebook.person is not None else []
+    lines = read_records(path, codebook, [*(one.column for one in wanted), *person])
     header = next(lines)[1]
     records = ((f"{path}:{line}", cells) for line, cells in lines)
     return code_records(header, records, codebook, str(path), labelled=labelled)
@@ -73,10 +74,10 @@ def code_records(
 ) -> Coded:
     """Code records, each with what errors call it; `what` is what they call the table."""
     wanted = codebook.all if labelled else codebook.columns
-    places = [(one, _place(what, header, one.column)) for one in wanted]
+    places = [(one, where_in(what, header, one.column)) for one in wanted]
     labels, built, dropped = array("d"), _Built(codebook), 0
     person = codebook.person if labelled else None
-    whose = -1 if person is None else _place(what, header, person.column)
+    whose = -1 if person is None else where_in(what, header, person.column)
     names: dict[str, int] = {}
     counts, persons, beyond = array("q"), array("q"), 0
     for where, cells in records:
@@ -129,10 +130,10 @@ def code_asked(path: Path, codebook: Codebook, name: str | None = None) -> Asked
     `name` is the column that names the records.
     """
     wanted = [*(one.column for one in codebook.all), *([] if name is None else [name])]
-    records = _records(path, codebook, wanted, ragged=True)
+    records = read_records(path, codebook, wanted, ragged=True)
     header = next(records)[1]
-    places = [(one, _place(path, header, one.column)) for one in codebook.columns]
-    named = None if name is None else _place(path, header, name)
+    places = [(one, where_in(path, header, one.column)) for one in codebook.columns]
+    named = None if name is None else where_in(path, header, name)
     label = header.index(codebook.label.column) if header.count(codebook.label.column) == 1 else None
     names, problems, built, labels = [], [], _Built(codebook), array("d")
     for line, cells in records:
@@ -237,7 +238,7 @@ def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -
     return found if complete else None
 
 
-def _records(
+def read_records(
     path: Path, codebook: Codebook, wanted: Sequence[str], *, ragged: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) for the header and every record; unless `ragged`, as many cells as the header has."""
@@ -290,7 +291,8 @@ def _sniff(header: str, wanted: Sequence[str]) -> str:
     return max(SEPARATORS.values(), key=found)
 
 
-def _place(what: str | Path, header: Sequence[str], column: str) -> int:
+def where_in(what: str | Path, header: Sequence[str], column: str) -> int:
+    """Return the place of a column in the header; raise `DataError` unless it is there once."""
     if header.count(column) == 1:
         return header.index(column)
     near = nearest(column, filter(str.isprintable, header))
