@@ -14,8 +14,9 @@ from dpmpi.core.files import read_text
 from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
 from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook
+from dpmpi.data.columns import check_name, write_columns
 from dpmpi.data.shards import write_npz
-from dpmpi.data.table import code_table, rows_that_stay
+from dpmpi.data.table import Coded, code_table, rows_that_stay
 from dpmpi.errors import ConfigError
 from dpmpi.problem.losses import MEAN, parse_loss
 from dpmpi.problem.task import Declared, TaskKind
@@ -72,18 +73,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _add_table(actions: Any) -> None:
-    table = actions.add_parser("table", help="code a CSV table by a codebook, for shards", allow_abbrev=False)
+    table = actions.add_parser("table", help="code a table by a codebook, for shards", allow_abbrev=False)
     table.formatter_class = argparse.RawDescriptionHelpFormatter
     table.description = "Code a table by a codebook that all parties agreed on. Without TABLE, say what it gives."
     table.epilog = (
         "examples: python -m dpmpi data table --codebook codebook.toml\n"
         f"          python -m dpmpi data table patients.csv --codebook codebook.toml --out hospital-0.npz\n\n{EXAMPLE}"
     )
-    table.add_argument("table", nargs="?", type=Path, metavar="TABLE", help="CSV with a header line, plain or .gz ...")
+    table.add_argument("table", nargs="?", type=Path, metavar="TABLE", help="CSV with a header line, or Parquet")
     table.add_argument("--codebook", required=True, type=Path, metavar="FILE", help="what becomes of which column")
     table.add_argument("--out", type=Path, metavar="FILE", help="the shard to write, a .npz file")
     table.add_argument("--separator", choices=SEPARATORS, help="(default: the codebook's, or what fits the header)")
     table.add_argument("--decimal", choices=DECIMALS, help="comma for 37,5 (default: the codebook's, or point)")
+    what = (
+        "the list of rows that are left out, .csv or .parquet, for you alone (default: beside --out, if there are any)"
+    )
+    table.add_argument("--left-out", type=Path, metavar="FILE", help=what)
     what = "an earlier shard with records of the same people: what its ledger says was spent counts for the new one too"
     table.add_argument("--continues", type=Path, metavar="OLD", help=what)
     table.add_argument("--unlabelled", action="store_true", help="the table has no labels: to predict, not to learn")
@@ -95,6 +100,8 @@ def _write_table(flags: argparse.Namespace) -> None:
         raise ConfigError(f"{pair}, found one or another name")
     if flags.continues is not None and (flags.table is None or flags.unlabelled):
         raise ConfigError("expected a table to learn from with --continues, found none: leave it out")
+    if flags.left_out is not None:
+        check_name(flags.left_out, "--left-out")
     text = read_text(flags.codebook, "the codebook")
     codebook = parse_codebook(text, str(flags.codebook))
     given = {name: getattr(flags, name) for name in ("separator", "decimal") if getattr(flags, name) is not None}
@@ -115,9 +122,21 @@ def _write_table(flags: argparse.Namespace) -> None:
             print(f"left out, as their persons had {most} before: {coded.beyond} rows")
         if coded.dropped:
             print(f"left out for missing values: {coded.dropped} rows")
+        _list_left_out(flags, coded)
         if coded.unused:
             print(f"not in the codebook, left out: {', '.join(coded.unused)}")
     print(f"codebook {codebook.digest}: all parties must see the same")
+
+
+def _list_left_out(flags: argparse.Namespace, coded: Coded) -> None:
+    """Write which rows were left out, and why; without --left-out only if there are any."""
+    path = flags.left_out or flags.out.with_suffix(".left-out.csv")
+    if coded.left_out or flags.left_out is not None:
+        lines = [int(where.rpartition(":")[2]) for where, _ in coded.left_out]
+        write_columns(path, {"line": lines, "reason": [why for _, why in coded.left_out]})
+        print(f"which rows were left out, and why, for you alone: {path}")
+    else:
+        path.unlink(missing_ok=True)  # of an earlier table
 
 
 def _write_adult(flags: argparse.Namespace) -> None:
