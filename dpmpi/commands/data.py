@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dpmpi.commands.describe import add_describe, run_describe
-from dpmpi.core.files import read_text
+from dpmpi.core.files import read_text, write_file
 from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
-from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook
+from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook, read_codebook
+from dpmpi.data.codebook_text import to_toml
 from dpmpi.data.columns import check_name, write_columns
 from dpmpi.data.shards import write_npz
 from dpmpi.data.table import Coded, code_table, rows_that_stay
+from dpmpi.data.table_schema import read_table_schema, to_table_schema
 from dpmpi.errors import ConfigError
 from dpmpi.problem.losses import MEAN, parse_loss
 from dpmpi.problem.task import Declared, TaskKind
@@ -45,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
     adult.set_defaults(loss=None, task=None, classes=None, label_range=None)
     _add_table(actions)
+    _add_codebook(actions)
     add_describe(actions)
     for action in (shard, adult):
         action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
@@ -63,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
             print((source.__doc__ or "").splitlines()[0].replace("`", ""))
     elif flags.action == "describe":
         return run_describe(flags)
+    elif flags.action == "codebook":
+        _convert_codebook(flags)
     elif flags.action == "table":
         _write_table(flags)
     elif flags.action == "adult" and flags.ranks is None:
@@ -92,6 +98,40 @@ def _add_table(actions: Any) -> None:
     what = "an earlier shard with records of the same people: what its ledger says was spent counts for the new one too"
     table.add_argument("--continues", type=Path, metavar="OLD", help=what)
     table.add_argument("--unlabelled", action="store_true", help="the table has no labels: to predict, not to learn")
+
+
+def _add_codebook(actions: Any) -> None:
+    what = "make a codebook of a Frictionless Table Schema, or the other way round"
+    one = actions.add_parser("codebook", help=what, allow_abbrev=False)
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.epilog = (
+        "examples: python -m dpmpi data codebook codebook.toml --from schema.json --label readmitted\n"
+        "          python -m dpmpi data codebook codebook.toml --to schema.json"
+    )
+    one.add_argument("codebook", type=Path, metavar="CODEBOOK", help="the codebook to write, or to read with --to")
+    way = one.add_mutually_exclusive_group(required=True)
+    way.add_argument("--from", dest="from_", type=Path, metavar="SCHEMA", help="the Table Schema (JSON) to read")
+    way.add_argument("--to", type=Path, metavar="SCHEMA", help="the Table Schema (JSON) to write")
+    what = "with --from: the field to predict (default: the one that dpmpi marked)"
+    one.add_argument("--label", metavar="FIELD", help=what)
+
+
+def _convert_codebook(flags: argparse.Namespace) -> None:
+    if flags.to is not None:
+        if flags.label is not None:
+            raise ConfigError("expected --label with --from alone, found --to: the codebook has its label")
+        book = read_codebook(flags.codebook)
+        schema, notes = to_table_schema(book)
+        write_file(flags.to, json.dumps(schema, indent=2, ensure_ascii=False) + "\n", error=ConfigError)
+        print(f"{len(schema['fields'])} fields: {flags.to}")
+    else:
+        if flags.codebook.exists():
+            raise ConfigError(f"expected a new name for the codebook, found {flags.codebook}: remove it first")
+        book, content = read_table_schema(flags.from_, flags.label)
+        notes = content.notes
+        write_file(flags.codebook, to_toml(book, content.remarks), error=ConfigError)
+        print(f"{len(book.features)} columns of {len(book.columns)} fields: {flags.codebook}")
+    print("\n".join([*notes, f"codebook {book.digest}: all parties must see the same"]))
 
 
 def _write_table(flags: argparse.Namespace) -> None:

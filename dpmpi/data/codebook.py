@@ -356,7 +356,7 @@ def _range(table: TomlTable) -> tuple[float, float]:
             return False
 
     low, high = table.get("range", list, expected="[low, high] with numbers low < high", valid=valid)
-    return float(low), float(high)
+    return float(low) + 0.0, float(high) + 0.0  # -0.0 is 0.0: one codebook has one digest
 
 
 def _scale(table: TomlTable, default: tuple[float, float]) -> tuple[float, float]:

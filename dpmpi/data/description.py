@@ -46,6 +46,7 @@ from dpmpi.core import Array
 from dpmpi.core.files import parse_toml, read_text
 from dpmpi.data.codebook import DECIMALS, Category, Classes, Codebook, Column, Count, build_codebook, read_number
 from dpmpi.data.table import read_records, where_in
+from dpmpi.data.table_schema import table_schema_content
 from dpmpi.errors import DataError
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -130,8 +131,11 @@ class Schema:
 
 
 def read_schema(path: Path) -> Schema:
-    """Read a schema, which is a codebook with or without a label; raise `ConfigError` as `read_codebook` does."""
-    content = parse_toml(read_text(path, "the schema"), f"the schema {path}")
+    """Read a schema: a codebook with or without a label, or a Table Schema (.json)."""
+    if path.suffix == ".json":
+        content = table_schema_content(path).book
+    else:
+        content = parse_toml(read_text(path, "the schema"), f"the schema {path}")
     labelled = "label" in content
     if not labelled:
         content["label"] = {"column": _NO_LABEL, "most": 1}

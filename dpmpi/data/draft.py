@@ -7,11 +7,12 @@ ends of quantiles further out lie where the noise of many empty cells puts them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpmpi.data.codebook import Category, Classes, Column, Count
+from dpmpi.data.codebook_text import to_toml
 from dpmpi.data.description import Schema
 
 
@@ -36,50 +37,32 @@ def lines(found: Sequence[dict[str, Any]]) -> list[str]:
 
 def draft_codebook(schema: Schema, found: Sequence[dict[str, Any]], how: str) -> str:
     """Return a codebook as text, for people to edit; `how` says in one line where it comes from."""
-    book = schema.codebook
-    said = [f"# A draft, made from {how}.", "# Edit it, and agree on it: from then on it is a public rule."]
-    said.append(f"missing-words = {_toml(book.missing_words)}")
-    said += [f'{key} = "{value}"' for key, value in (("separator", book.separator), ("decimal", book.decimal)) if value]
-    if not schema.labelled:
-        said += ["", "# [label] is missing: name the column to predict, with classes, range or most."]
-    if book.person is not None:
-        said += ["", "[person]", f"column = {_toml(book.person.column)}", f"most = {book.person.most}"]
+    top = [f"A draft, made from {how}.", "Edit it, and agree on it: from then on it is a public rule."]
+    remarks: dict[str, list[str]] = {"": top}
+    rules: list[Any] = []
     for column, figures in zip(schema.columns, found, strict=True):
-        label = schema.labelled and column is book.label
-        name = _toml(column.column)
-        said += ["", "[label]", f"column = {name}"] if label else ["", f"[columns.{name}]"]
-        said += _rule(column, figures)
-        said.append(f'missing = "{"drop" if label else "column"}"  # {_percent(figures["missing"])} are missing')
-    return "\n".join(said) + "\n"
+        narrow, said = _rule(column, figures)
+        label = schema.labelled and column is schema.codebook.label
+        rules.append(replace(narrow, missing="drop" if label else "column"))
+        remarks[column.column] = [*said, f"{_percent(figures['missing'])} are missing"]
+    label_rule = rules.pop(0) if schema.labelled else schema.codebook.label
+    book = replace(schema.codebook, label=label_rule, columns=tuple(rules))
+    return to_toml(book, remarks, labelled=schema.labelled)
 
 
-def _rule(column: Column, figures: dict[str, Any]) -> list[str]:
-    """Return the lines of a codebook for one column, but for its missing values."""
-    if isinstance(column, Category):
+def _rule(column: Column, figures: dict[str, Any]) -> tuple[Column, list[str]]:
+    """Return the rule that a description suggests for a column, and remarks."""
+    if isinstance(column, Category | Classes):
         counts = ", ".join(f"{word} {max(count, 0.0):.0f}" for word, count in figures["counts"].items())
-        other = f"other = true  # {_percent(figures['other'])} are another"
-        noisy = f"# +- {figures['count_error']:.0f}: {counts}"
-        return [noisy, f"categories = {_toml(column.categories)}", other]
-    if isinstance(column, Classes):
-        return [f"classes = {_toml(column.classes)}"]
+        said = [f"+- {figures['count_error']:.0f}: {counts}", f"{_percent(figures['other'])} are another"]
+        return (replace(column, other=True) if isinstance(column, Category) else column), said
     known = {one["p"]: one for one in figures["quantiles"]}
     low, high, median = known[0.05]["low"], known[0.95]["high"], known[0.5]
-    middle = f"  # half are below {median['low']:g} to {median['high']:g}"
+    said = [f"half are below {median['value']:.4g} ({median['low']:g} to {median['high']:g})"]
     if isinstance(column, Count):
-        return [f"most = {max(1, int(high))}{middle}"]
-    scale = f"scale = {_toml([int(end) for end in column.scale])}"
-    return [f"range = {_toml([_short(low), _short(high)])}{middle}", scale]
+        return replace(column, most=max(1, int(high))), said
+    return replace(column, low=low, high=high), said
 
 
 def _percent(rate: dict[str, float]) -> str:
     return f"{rate['value']:.1%} +- {rate['error']:.1%}"
-
-
-def _short(value: float) -> int | float:
-    """Return a whole number as such."""
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
-
-
-def _toml(value: Any) -> str:
-    """Return strings, numbers and lists of them as TOML, which JSON is for these."""
-    return json.dumps(value, ensure_ascii=False)
