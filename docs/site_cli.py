@@ -16,7 +16,7 @@ HEAD = """\
 What every command says of itself with `--help`, made by `python docs/site_cli.py`. In Python the flags of a run are
 keywords of `dpmpi.train` and `dpmpi.simulate`, and in TOML files they are keys without the dashes.
 """
-PARTS = {"data": ("list", "shard", "adult", "table")}
+PARTS = {"data": ("list", "shard", "adult", "table", "codebook", "describe")}
 """Commands whose actions have flags of their own."""
 
 

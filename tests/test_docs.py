@@ -21,7 +21,7 @@ PLACEHOLDERS = {
     *("dpmpi/algorithms/my_method.py", "tests/algorithms/test_my_method.py", "algorithms/my-method.md"),
 }
 """Names of what a reader makes."""
-SUBCOMMANDS = {"data": ("list", "shard", "adult", "table"), "keys": ("make", "one")}
+SUBCOMMANDS = {"data": ("list", "shard", "adult", "table", "codebook", "describe"), "keys": ("make", "one")}
 ALSO_A_RUNS = {"audit", "chaos", "join"}  # take the flags of a run beside their own
 NOT_OURS = {"--bind-to", "--hostfile", "--map-by", "--mpi", "--strict", "--wait", "--with-ft"}  # of mpirun, Slurm, mypy
 NOT_OURS |= {"--my-step"}  # of a plug-in

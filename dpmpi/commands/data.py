@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from dpmpi.core.files import read_text
+from dpmpi.commands.describe import add_describe, run_describe
+from dpmpi.core.files import read_text, write_file
 from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
-from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook
+from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook, read_codebook
+from dpmpi.data.codebook_text import to_toml
+from dpmpi.data.columns import check_name, write_columns
 from dpmpi.data.shards import write_npz
-from dpmpi.data.table import code_table, rows_that_stay
+from dpmpi.data.table import Coded, code_table, rows_that_stay
+from dpmpi.data.table_schema import read_table_schema, to_table_schema
 from dpmpi.errors import ConfigError
 from dpmpi.problem.losses import MEAN, parse_loss
 from dpmpi.problem.task import Declared, TaskKind
@@ -43,6 +48,8 @@ def main(argv: Sequence[str]) -> int:
     adult.add_argument("folder", metavar="DIR", help="where adult.data and adult.test are, plain or compressed")
     adult.set_defaults(loss=None, task=None, classes=None, label_range=None)
     _add_table(actions)
+    _add_codebook(actions)
+    add_describe(actions)
     for action in (shard, adult):
         action.add_argument("--ranks", type=int, required=action is shard, metavar="N")
         names = "file names, with {rank}" if action is shard else "a .npz or .svm file; with --ranks names with {rank}"
@@ -58,6 +65,10 @@ def main(argv: Sequence[str]) -> int:
     if flags.action == "list":
         for source in SOURCES.values():
             print((source.__doc__ or "").splitlines()[0].replace("`", ""))
+    elif flags.action == "describe":
+        return run_describe(flags)
+    elif flags.action == "codebook":
+        _convert_codebook(flags)
     elif flags.action == "table":
         _write_table(flags)
     elif flags.action == "adult" and flags.ranks is None:
@@ -68,21 +79,59 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _add_table(actions: Any) -> None:
-    table = actions.add_parser("table", help="code a CSV table by a codebook, for shards", allow_abbrev=False)
+    table = actions.add_parser("table", help="code a table by a codebook, for shards", allow_abbrev=False)
     table.formatter_class = argparse.RawDescriptionHelpFormatter
     table.description = "Code a table by a codebook that all parties agreed on. Without TABLE, say what it gives."
     table.epilog = (
         "examples: python -m dpmpi data table --codebook codebook.toml\n"
         f"          python -m dpmpi data table patients.csv --codebook codebook.toml --out hospital-0.npz\n\n{EXAMPLE}"
     )
-    table.add_argument("table", nargs="?", type=Path, metavar="TABLE", help="CSV with a header line, plain or .gz ...")
+    table.add_argument("table", nargs="?", type=Path, metavar="TABLE", help="CSV with a header line, or Parquet")
     table.add_argument("--codebook", required=True, type=Path, metavar="FILE", help="what becomes of which column")
     table.add_argument("--out", type=Path, metavar="FILE", help="the shard to write, a .npz file")
     table.add_argument("--separator", choices=SEPARATORS, help="(default: the codebook's, or what fits the header)")
     table.add_argument("--decimal", choices=DECIMALS, help="comma for 37,5 (default: the codebook's, or point)")
+    what = (
+        "the list of rows that are left out, .csv or .parquet, for you alone (default: beside --out, if there are any)"
+    )
+    table.add_argument("--left-out", type=Path, metavar="FILE", help=what)
     what = "an earlier shard with records of the same people: what its ledger says was spent counts for the new one too"
     table.add_argument("--continues", type=Path, metavar="OLD", help=what)
     table.add_argument("--unlabelled", action="store_true", help="the table has no labels: to predict, not to learn")
+
+
+def _add_codebook(actions: Any) -> None:
+    what = "make a codebook of a Frictionless Table Schema, or the other way round"
+    one = actions.add_parser("codebook", help=what, allow_abbrev=False)
+    one.formatter_class = argparse.RawDescriptionHelpFormatter
+    one.epilog = (
+        "examples: python -m dpmpi data codebook codebook.toml --from schema.json --label readmitted\n"
+        "          python -m dpmpi data codebook codebook.toml --to schema.json"
+    )
+    one.add_argument("codebook", type=Path, metavar="CODEBOOK", help="the codebook to write, or to read with --to")
+    way = one.add_mutually_exclusive_group(required=True)
+    way.add_argument("--from", dest="from_", type=Path, metavar="SCHEMA", help="the Table Schema (JSON) to read")
+    way.add_argument("--to", type=Path, metavar="SCHEMA", help="the Table Schema (JSON) to write")
+    what = "with --from: the field to predict (default: the one that dpmpi marked)"
+    one.add_argument("--label", metavar="FIELD", help=what)
+
+
+def _convert_codebook(flags: argparse.Namespace) -> None:
+    if flags.to is not None:
+        if flags.label is not None:
+            raise ConfigError("expected --label with --from alone, found --to: the codebook has its label")
+        book = read_codebook(flags.codebook)
+        schema, notes = to_table_schema(book)
+        write_file(flags.to, json.dumps(schema, indent=2, ensure_ascii=False) + "\n", error=ConfigError)
+        print(f"{len(schema['fields'])} fields: {flags.to}")
+    else:
+        if flags.codebook.exists():
+            raise ConfigError(f"expected a new name for the codebook, found {flags.codebook}: remove it first")
+        book, content = read_table_schema(flags.from_, flags.label)
+        notes = content.notes
+        write_file(flags.codebook, to_toml(book, content.remarks), error=ConfigError)
+        print(f"{len(book.features)} columns of {len(book.columns)} fields: {flags.codebook}")
+    print("\n".join([*notes, f"codebook {book.digest}: all parties must see the same"]))
 
 
 def _write_table(flags: argparse.Namespace) -> None:
@@ -91,6 +140,8 @@ def _write_table(flags: argparse.Namespace) -> None:
         raise ConfigError(f"{pair}, found one or another name")
     if flags.continues is not None and (flags.table is None or flags.unlabelled):
         raise ConfigError("expected a table to learn from with --continues, found none: leave it out")
+    if flags.left_out is not None:
+        check_name(flags.left_out, "--left-out")
     text = read_text(flags.codebook, "the codebook")
     codebook = parse_codebook(text, str(flags.codebook))
     given = {name: getattr(flags, name) for name in ("separator", "decimal") if getattr(flags, name) is not None}
@@ -111,9 +162,21 @@ def _write_table(flags: argparse.Namespace) -> None:
             print(f"left out, as their persons had {most} before: {coded.beyond} rows")
         if coded.dropped:
             print(f"left out for missing values: {coded.dropped} rows")
+        _list_left_out(flags, coded)
         if coded.unused:
             print(f"not in the codebook, left out: {', '.join(coded.unused)}")
     print(f"codebook {codebook.digest}: all parties must see the same")
+
+
+def _list_left_out(flags: argparse.Namespace, coded: Coded) -> None:
+    """Write which rows were left out, and why; without --left-out only if there are any."""
+    path = flags.left_out or flags.out.with_suffix(".left-out.csv")
+    if coded.left_out or flags.left_out is not None:
+        lines = [int(where.rpartition(":")[2]) for where, _ in coded.left_out]
+        write_columns(path, {"line": lines, "reason": [why for _, why in coded.left_out]})
+        print(f"which rows were left out, and why, for you alone: {path}")
+    else:
+        path.unlink(missing_ok=True)  # of an earlier table
 
 
 def _write_adult(flags: argparse.Namespace) -> None:

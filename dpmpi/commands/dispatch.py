@@ -18,7 +18,7 @@ COMMANDS = {
     "plan": "noise, epsilon, bytes and messages before the run: python -m dpmpi plan --ranks 20 ...",
     "verify": "replay the ledgers with an independent accountant: python -m dpmpi verify runs/demo",
     "audit": "attack real runs: is more told than is certified? mpirun -n 3 python -m dpmpi audit ...",
-    "data": "list sources, code tables, cut shards: python -m dpmpi data table FILE --codebook FILE --out 0.npz",
+    "data": "list sources, describe and code tables, cut shards: python -m dpmpi data table FILE --codebook FILE ...",
     "sweep": "a family of runs, one after the other: python -m dpmpi sweep docs/experiments/NAME.toml --quick",
     "chaos": "break runs on purpose and check what was promised: python -m dpmpi chaos --runs 20 -- --rounds 300",
     "join": "take part with this party's own rank: dpmpi join --rank 1 --of 3 --meet tcp://host:7000 ...",

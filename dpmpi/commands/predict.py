@@ -8,20 +8,19 @@ the predictions are.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.core.files import writing
 from dpmpi.data.codebook import DECIMALS, SEPARATORS, Codebook, parse_codebook, read_codebook
+from dpmpi.data.columns import check_name, put_csv, write_columns
 from dpmpi.data.libsvm import read_rows
-from dpmpi.data.parquet import SUFFIXES, write_parquet
+from dpmpi.data.parquet import SUFFIXES
 from dpmpi.data.shards import read_shard
 from dpmpi.data.table import Asked, code_asked
 from dpmpi.errors import ConfigError, DataError
@@ -150,22 +149,7 @@ def _quality(model: Model, asked: Asked) -> list[str]:
 def _write(path: Path | None, columns: dict[str, list[Any]]) -> None:
     """Write the answer where it was asked for."""
     if path is None:
-        _write_csv(sys.stdout, columns)
-    elif path.suffix in SUFFIXES:
-        write_parquet(path, columns)
-    elif path.suffix != ".csv":
-        raise ConfigError(f"expected --out with a name that ends with .csv or .parquet, found {str(path)!r}")
+        put_csv(sys.stdout, columns)
     else:
-        import io  # noqa: PLC0415 - only here
-
-        text = io.StringIO(newline="")
-        _write_csv(text, columns)
-        with writing(path, private=True, error=DataError) as stream:
-            stream.write(text.getvalue().encode())
-
-
-def _write_csv(stream: IO[str], columns: dict[str, list[Any]]) -> None:
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in row])
+        check_name(path, "--out")
+        write_columns(path, columns)

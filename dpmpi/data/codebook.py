@@ -69,6 +69,12 @@ _DIGITS = 15  # more would not be a float64 exactly
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
+def read_number(cell: str, decimal: str) -> float | None:
+    """Return the number that a cell holds; None if it holds none."""
+    text = cell if decimal == "." else cell.translate({44: ".", 46: ","})
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """A column of numbers, (1)."""
@@ -86,10 +92,10 @@ class Number:
 
     def code(self, cell: str, decimal: str) -> tuple[int, float]:
         """Return (position among its columns, value); raise `ValueError` that says what was expected."""
-        if not _NUMBER.fullmatch(text := cell if decimal == "." else cell.translate({44: ".", 46: ","})):
+        if (value := read_number(cell, decimal)) is None:
             other = "comma" if decimal == "." and "," in cell else "point" if decimal == "," and "." in cell else None
             raise ValueError("expected a number" + (f" (--decimal {other} if it is one)" if other else ""))
-        part = (min(max(float(text), self.low), self.high) - self.low) / (self.high - self.low)
+        part = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return 0, self.scale[0] + (self.scale[1] - self.scale[0]) * part  # (1)
 
 
@@ -238,7 +244,12 @@ def codebook_digest(text: str) -> str:
 
 def parse_codebook(text: str, path: str) -> Codebook:
     """Return the codebook that a text describes, of the file `path`; raise `ConfigError` as `read_codebook`."""
-    book = TomlTable(parse_toml(text, f"the codebook {path}"), path)
+    return build_codebook(parse_toml(text, f"the codebook {path}"), path)
+
+
+def build_codebook(content: dict[str, Any], path: str) -> Codebook:
+    """Return the codebook of a parsed text."""
+    book = TomlTable(content, path)
     book.only("label", "columns", "missing-words", "bias", "separator", "decimal", "person")
     words = book.get("missing-words", list, [""], expected='["", "NA"] or other words', valid=_are_words)
     label, columns = book.table("label"), book.table("columns")
@@ -345,7 +356,7 @@ def _range(table: TomlTable) -> tuple[float, float]:
             return False
 
     low, high = table.get("range", list, expected="[low, high] with numbers low < high", valid=valid)
-    return float(low), float(high)
+    return float(low) + 0.0, float(high) + 0.0  # -0.0 is 0.0: one codebook has one digest
 
 
 def _scale(table: TomlTable, default: tuple[float, float]) -> tuple[float, float]:

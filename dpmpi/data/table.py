@@ -41,14 +41,19 @@ class Coded:
     rows: Rows
     labels: Array
     """NaN if the table has none: a run refuses such a shard."""
-    dropped: int
-    """How many records were left out for a missing value."""
+    left_out: tuple[tuple[str, str], ...]
+    """What errors call each record that was left out, and why."""
     unused: tuple[str, ...]
     """The columns of the table that the codebook does not name."""
     persons: Positions | None = None
     """Whose each record is, as numbers from 0 on; None if the codebook has no persons."""
     beyond: int = 0
-    """How many records were left out because their persons had enough of them."""
+    """How many of those were left out because their persons had enough records."""
+
+    @property
+    def dropped(self) -> int:
+        """How many records were left out for a missing value."""
+        return len(self.left_out) - self.beyond
 
 
 def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Coded:
@@ -57,7 +62,8 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
     Without labels the label's column need not be there, and is not looked at.
     """
     wanted = codebook.all if labelled else codebook.columns
-    lines = _records(path, codebook, [one.column for one in wanted])
+    person = [codebook.person.column] if labelled and codebook.person is not None else []
+    lines = read_records(path, codebook, [*(one.column for one in wanted), *person])
     header = next(lines)[1]
     records = ((f"{path}:{line}", cells) for line, cells in lines)
     return code_records(header, records, codebook, str(path), labelled=labelled)
@@ -73,16 +79,16 @@ def code_records(
 ) -> Coded:
     """Code records, each with what errors call it; `what` is what they call the table."""
     wanted = codebook.all if labelled else codebook.columns
-    places = [(one, _place(what, header, one.column)) for one in wanted]
-    labels, built, dropped = array("d"), _Built(codebook), 0
+    places = [(one, where_in(what, header, one.column)) for one in wanted]
+    labels, built, left_out = array("d"), _Built(codebook), list[tuple[str, str]]()
     person = codebook.person if labelled else None
-    whose = -1 if person is None else _place(what, header, person.column)
+    whose = -1 if person is None else where_in(what, header, person.column)
     names: dict[str, int] = {}
     counts, persons, beyond = array("q"), array("q"), 0
     for where, cells in records:
         coded = _code(where, codebook, [(one, cells[place]) for one, place in places])
-        if coded is None:
-            dropped += 1
+        if isinstance(coded, str):
+            left_out.append((where, coded))
             continue
         if person is not None:
             if cells[whose] in codebook.missing_words:
@@ -92,6 +98,7 @@ def code_records(
                 counts.append(0)
             if counts[number] == person.most:
                 beyond += 1
+                left_out.append((where, f"its person had {person.most} records before"))
                 continue  # (5)
             counts[number] += 1
             persons.append(number)
@@ -99,14 +106,14 @@ def code_records(
         built.add(coded)
     if not labels:
         raise DataError(
-            f"{what}: expected records below the header, found none without missing values ({dropped} with)"
+            f"{what}: expected records below the header, found none without missing values ({len(left_out)} with)"
         )
     rows = built.rows()
     scale_rows(rows, 1.0)  # (6)
     known = [one.column for one in codebook.all] + ([] if codebook.person is None else [codebook.person.column])
     unused = tuple(name for name in header if name not in known)
     numbers = None if person is None else np.asarray(persons, np.intp)
-    return Coded(rows, np.asarray(labels), dropped, unused, numbers, beyond)
+    return Coded(rows, np.asarray(labels), tuple(left_out), unused, numbers, beyond)
 
 
 @dataclass(frozen=True)
@@ -129,10 +136,10 @@ def code_asked(path: Path, codebook: Codebook, name: str | None = None) -> Asked
     `name` is the column that names the records.
     """
     wanted = [*(one.column for one in codebook.all), *([] if name is None else [name])]
-    records = _records(path, codebook, wanted, ragged=True)
+    records = read_records(path, codebook, wanted, ragged=True)
     header = next(records)[1]
-    places = [(one, _place(path, header, one.column)) for one in codebook.columns]
-    named = None if name is None else _place(path, header, name)
+    places = [(one, where_in(path, header, one.column)) for one in codebook.columns]
+    named = None if name is None else where_in(path, header, name)
     label = header.index(codebook.label.column) if header.count(codebook.label.column) == 1 else None
     names, problems, built, labels = [], [], _Built(codebook), array("d")
     for line, cells in records:
@@ -216,10 +223,10 @@ class _Built:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -> list[tuple[int, float]] | None:
-    """Return where in each column's own columns which value stands; None for a record to be left out."""
+def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -> list[tuple[int, float]] | str:
+    """Return where in each column's own columns which value stands; or why a record is to be left out."""
     found: list[tuple[int, float]] = []
-    complete, decimal = True, DECIMALS[codebook.decimal]
+    absent, decimal = [], DECIMALS[codebook.decimal]
     for column, cell in cells:
         what = f"{where}: column {column.column}"
         if cell not in codebook.missing_words:
@@ -230,14 +237,14 @@ def _code(where: str, codebook: Codebook, cells: Sequence[tuple[Column, str]]) -
         elif column.missing == "column" and not isinstance(column, Classes | Count):
             found.append((len(column.features) - 1, 1.0))  # (3)
         elif column.missing == "drop":
-            complete = False  # the other cells must be right all the same
+            absent.append(column.column)  # the other cells must be right all the same
         else:
             expected = 'expected missing = "drop" or "column" in the codebook, or no missing values'
             raise DataError(f"{what}: {expected}, found one")
-    return found if complete else None
+    return f"missing: {', '.join(absent)}" if absent else found
 
 
-def _records(
+def read_records(
     path: Path, codebook: Codebook, wanted: Sequence[str], *, ragged: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) for the header and every record; unless `ragged`, as many cells as the header has."""
@@ -290,7 +297,8 @@ def _sniff(header: str, wanted: Sequence[str]) -> str:
     return max(SEPARATORS.values(), key=found)
 
 
-def _place(what: str | Path, header: Sequence[str], column: str) -> int:
+def where_in(what: str | Path, header: Sequence[str], column: str) -> int:
+    """Return the place of a column in the header; raise `DataError` unless it is there once."""
     if header.count(column) == 1:
         return header.index(column)
     near = nearest(column, filter(str.isprintable, header))

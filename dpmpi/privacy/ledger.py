@@ -6,7 +6,7 @@ of the line without what proves it: `hash`, `mac` under the rank's key and `sign
 of an earlier version have neither mac nor signature; from the first mac on, all have one. The types are
 
     header    who, which run, under which settings; `private: false` where nothing is promised. A file that goes on
-              over several runs has one for each.
+              over several runs has one for each, with the mark of its `shard`, or of a raw `table` that was described.
     reserve   the charges that may be made next, from round `round` on: `events` is a list of [event, count] in order of
               time; fsynced before the first of them. An event that read held-out rows says so, and stands alone: those
               rows are charged for it and for nothing else
@@ -77,7 +77,7 @@ class Ledger:
         self._path = path
         self._key, self._sign = key, sign
         self._whose = str(header.get("run", "")), int(header.get("rank", -1))
-        self._lasting = header.get("shard") is not None
+        self._lasting = header.get("shard") is not None or header.get("table") is not None
         self._signature: str | None = None
         self._seq = 0
         self._prev = FIRST

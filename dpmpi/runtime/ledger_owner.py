@@ -43,14 +43,19 @@ def known_mark(ledger: Path, shard: Shard) -> str | None:
     """Return the shard's mark in a ledger; None before the first run. Raise `LedgerError` if the ledger is gone."""
     if ledger.exists():
         return owner_mark(ledger, shard)
+    check_not_gone(ledger)
+    _check_continued(ledger, shard, 0)
+    return None
+
+
+def check_not_gone(ledger: Path) -> None:
+    """Raise `LedgerError` if there was a ledger in a place where there is none."""
     if key_file(ledger).exists():
         raise LedgerError(
             f"expected the ledger {ledger} beside its key, found none: put it back, it says what was charged; if "
             f"nothing was, remove {key_file(ledger)}"
         )
     check_head(ledger, None, ())
-    _check_continued(ledger, shard, 0)
-    return None
 
 
 def owner_mark(ledger: Path, shard: Shard) -> str:
@@ -79,9 +84,10 @@ def check_ledger_owner(path: Path, key: LedgerKey, shard: Shard) -> int:
     with what the ledger was charged for: the rows that stay have spent what the ledger says, the new ones less, and the
     ledger counts all of it for all of them. Return how many lines it has.
     """
-    entries = [entry.get("shard") for entry in read_ledger(path)]
-    lines, owners = len(entries), [owner for owner in entries if owner is not None]
-    _check_continued(path, shard, lines)
+    entries = list(read_ledger(path))
+    lines, owners = len(entries), [entry["shard"] for entry in entries if entry.get("shard") is not None]
+    trained = any(entry["type"] == "header" and entry.get("table") is None for entry in entries)
+    _check_continued(path, shard, lines if trained else 0)
     # Earlier versions knew a shard by the rows that were left for training.
     if not owners or any(key.owner_mark(known) in owners for known in (shard.identity, shard.fingerprint)):
         return lines
@@ -98,6 +104,21 @@ def check_ledger_owner(path: Path, key: LedgerKey, shard: Shard) -> int:
             "here; give the ledger of that table"
         )
     return lines
+
+
+def check_table_owner(path: Path, identity: str, *, changed: bool) -> str:
+    """Return the mark of a raw table; raise `ConfigError` if its ledger was charged for another one, not `changed`.
+
+    Whether it is the table that a shard was coded from cannot be seen.
+    """
+    mark = make_key(path).owner_mark(f"table {identity}")
+    known = [entry["table"] for entry in read_ledger(path) if entry.get("table") is not None] if path.exists() else []
+    if known and mark not in known and not changed:
+        raise ConfigError(
+            f"the ledger {path} belongs to another table: give this one's own --ledger and --rank, or --changed if it "
+            "is the same table with other records by now"
+        )
+    return mark
 
 
 def _check_continued(ledger: Path, shard: Shard, lines: int) -> None:

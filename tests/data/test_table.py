@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import needs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -385,6 +386,7 @@ def test_the_command_writes_what_a_run_reads(tmp_path, codebook, capsys):
     assert said.splitlines() == [
         f"1 rows of 10 columns: {out}",
         "left out for missing values: 1 rows",
+        f"which rows were left out, and why, for you alone: {out.with_name('part-0.left-out.csv')}",
         "not in the codebook, left out: id",
         f"codebook {codebook.digest}: all parties must see the same",
     ]
@@ -393,7 +395,7 @@ def test_the_command_writes_what_a_run_reads(tmp_path, codebook, capsys):
     assert np.array_equal(shard.rows.matrix, coded.rows.matrix)  # a second scaling moves nothing
     assert shard.labels.tolist() == [1.0]
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
-    assert os.listdir(out.parent) == ["part-0.npz"]
+    assert sorted(os.listdir(out.parent)) == ["part-0.left-out.csv", "part-0.npz"]
 
 
 def test_without_a_table_it_says_what_the_codebook_gives(tmp_path, codebook, capsys):
@@ -450,3 +452,52 @@ def test_wrong_words_end_with_one_line(words, says, capsys, monkeypatch, tmp_pat
     assert says in wrong
     assert wrong.count("\n") == 1
     assert os.listdir(Path()) == []
+
+
+def left_out(path):
+    with path.open(newline="") as file:
+        return [(int(row["line"]), row["reason"]) for row in csv.DictReader(file)]
+
+
+def test_rows_that_are_left_out_are_listed_with_the_reason_for_their_owner_alone(tmp_path, capsys):
+    (tmp_path / "book.toml").write_text(CODEBOOK + '[person]\ncolumn = "id"\nmost = 2\n')
+    bad = ["8", "", "6.5", "surgery", "f", "NA"]
+    write(tmp_path / "t.csv", [GOOD, bad, GOOD, GOOD, ["9", "NA", "1", "surgery", "m", "no"]])
+    words = ["data", "table", str(tmp_path / "t.csv"), "--codebook", str(tmp_path / "book.toml"), "--out"]
+    assert main([*words, str(tmp_path / "0.npz")]) == 0
+    expected = [(3, "missing: readmitted, age"), (5, "its person had 2 records before"), (6, "missing: age")]
+    beside = tmp_path / "0.left-out.csv"
+    assert left_out(beside) == expected
+    assert stat.S_IMODE(os.stat(beside).st_mode) == 0o600
+    assert f"for you alone: {beside}" in capsys.readouterr().out
+    assert main([*words, str(tmp_path / "1.npz"), "--left-out", str(tmp_path / "why.csv")]) == 0
+    assert left_out(tmp_path / "why.csv") == expected
+    assert not (tmp_path / "1.left-out.csv").exists()
+    write(tmp_path / "t.csv", [GOOD])
+    assert main([*words, str(tmp_path / "0.npz")]) == 0
+    assert not beside.exists()
+    assert main([*words, str(tmp_path / "0.npz"), "--left-out", str(tmp_path / "why.txt")]) == 2
+    assert "ends with .csv or .parquet" in capsys.readouterr().err
+
+
+def test_a_parquet_table_with_persons_is_coded_as_its_csv_is_and_lists_what_it_leaves_out(tmp_path):
+    parquet = needs.package("pyarrow.parquet", "parquet")
+    pyarrow = needs.package("pyarrow", "parquet")
+    (tmp_path / "book.toml").write_text(CODEBOOK + '[person]\ncolumn = "id"\nmost = 2\n')
+    records = [GOOD, ["8", "", "6.5", "surgery", "f", "yes"], GOOD, GOOD, ["9", "33", "", "eyes", "m", "no"]]
+    write(tmp_path / "t.csv", records)
+    typed = {name: [row[k] or None for row in records] for k, name in enumerate(HEADER)}
+    typed["id"] = [int(value) for value in typed["id"]]
+    typed["age"] = [None if value is None else float(value) for value in typed["age"]]
+    parquet.write_table(pyarrow.table(typed), tmp_path / "t.parquet")
+    for kind in ("csv", "parquet"):
+        words = ["data", "table", str(tmp_path / f"t.{kind}"), "--codebook", str(tmp_path / "book.toml")]
+        out = ["--out", str(tmp_path / f"{kind}.npz"), "--left-out", str(tmp_path / f"why.{kind}")]
+        assert main([*words, *out]) == 0
+    one, other = (np.load(tmp_path / f"{kind}.npz") for kind in ("csv", "parquet"))
+    for name in ("X", "y", "person", "most"):
+        assert np.array_equal(one[name], other[name]), name
+    listed = parquet.read_table(tmp_path / "why.parquet").to_pylist()
+    assert [(row["line"], row["reason"]) for row in listed] == left_out(tmp_path / "why.csv")
+    assert len(listed) == 2
+    assert stat.S_IMODE(os.stat(tmp_path / "why.parquet").st_mode) == 0o600
