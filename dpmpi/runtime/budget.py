@@ -94,8 +94,7 @@ def open_accounts(
                     else:
                         cut = header.get("shard"), header.get("split"), header.get("training")
                         counted = spent if cut == (owner, split, training) else to_all_rows(spent)
-                        more = (config.person_records or 1) / _records_charged(header.get("person_records", 1))
-                        earlier += for_persons(counted, more) if more > 1.0 else counted
+                        earlier += charged_for_persons(counted, header, config.person_records or 1)
                 order = first_order(path) if config.ledger is not None else None
             accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
             told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
@@ -120,9 +119,11 @@ def split_of(config: Config, name: int, shard: Shard) -> str:
     return f"seed {config.seed}, rank {name}, {count} of {count + shard.rows.count} {unit}"
 
 
-def _records_charged(records: object) -> int:
-    """Return the most records of one person that a run was charged for, as its header says."""
-    return max(1, records) if isinstance(records, int) else 1
+def charged_for_persons(spent: Counter[ReleaseEvent], header: Mapping[str, Any], most: int) -> Counter[ReleaseEvent]:
+    """Return what a run was charged for, if a person has `most` records now, not those that its header says."""
+    records = header.get("person_records", 1)
+    more = most / (max(1, records) if isinstance(records, int) else 1)
+    return for_persons(spent, more) if more > 1.0 else spent
 
 
 def _other_rows(name: int) -> ConfigError:

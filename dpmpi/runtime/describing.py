@@ -17,11 +17,12 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -36,16 +37,14 @@ from dpmpi.privacy.calibration import calibrate, check_delta
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Ledger, recorded_runs
 from dpmpi.privacy.ledger_proofs import make_key
-from dpmpi.privacy.spending import for_persons, to_all_rows
+from dpmpi.privacy.spending import to_all_rows
 from dpmpi.rng import fresh_key
-from dpmpi.runtime.budget import allowance, filter_order
+from dpmpi.runtime.budget import allowance, charged_for_persons, filter_order
 from dpmpi.runtime.engine import Engine, Seat
 from dpmpi.runtime.ledger_owner import check_ledger, check_not_gone, check_table_owner, first_order, lock_ledger
 from dpmpi.runtime.noise import LocalNoise
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.private_evaluation import evaluation
-
-Spent: TypeAlias = dict[ReleaseEvent, int]
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,9 @@ def _open_ledger(request: Request, rank: int, one: Described, sigma: float, rank
     planned = [(event, 1)]
     most = max(request.budget or 1.0, request.epsilon)
     order = first_order(path) if lines else filter_order(planned, most, request.delta)
-    earlier = _earlier(path, request.schema.most) if lines else {}
+    earlier: Counter[ReleaseEvent] = Counter()
+    for before, spent, _ in recorded_runs(path) if lines else ():
+        earlier += charged_for_persons(to_all_rows(spent), before, request.schema.most)
     if request.budget is not None and not allowance(planned, earlier, request.budget, request.delta, order):
         raise ConfigError(
             f"expected room for epsilon {request.epsilon:g} in the budget {request.budget:g} of rank "
@@ -198,17 +199,6 @@ def _open_ledger(request: Request, rank: int, one: Described, sigma: float, rank
         "table": check_table_owner(path, one.identity, changed=request.changed),
     }
     return stack.enter_context(Ledger(path, header, planned, 1, lines, key=make_key(path)))
-
-
-def _earlier(path: Path, most: int) -> Spent:
-    """Return what a ledger was charged before, for all rows, and for as many records of a person as it has now."""
-    found: Spent = {}
-    for header, spent, _ in recorded_runs(path):
-        times = most / max(1, int(header.get("person_records") or 1))
-        counted = to_all_rows(spent)
-        for event, count in (for_persons(counted, times) if times > 1.0 else counted).items():
-            found[event] = found.get(event, 0) + count
-    return found
 
 
 def to_record(request: Request, found: Description) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def check_ledger_owner(path: Path, key: LedgerKey, shard: Shard) -> int:
     """
     entries = list(read_ledger(path))
     lines, owners = len(entries), [entry["shard"] for entry in entries if entry.get("shard") is not None]
-    trained = any(entry["type"] == "header" and entry.get("table") is None for entry in entries)
+    trained = any(entry.get("type") == "header" and entry.get("table") is None for entry in entries)
     _check_continued(path, shard, lines if trained else 0)
     # Earlier versions knew a shard by the rows that were left for training.
     if not owners or any(key.owner_mark(known) in owners for known in (shard.identity, shard.fingerprint)):

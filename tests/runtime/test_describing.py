@@ -115,16 +115,28 @@ def test_the_noise_of_the_sum_has_the_deviation_that_is_said(site):
     assert abs(noise.mean()) < 6 * noisy[0].deviation / np.sqrt(noise.size)
 
 
+class Listening(Tap):
+    """Keeps what the ranks tell each other beside their messages, too."""
+
+    def __init__(self, inside):
+        super().__init__(inside)
+        self.told = []
+
+    def collect(self, texts):
+        self.told += texts
+        return self.inside.collect(texts)
+
+
 def heard(site, tables, ledger):
-    """The bytes on the wire under a mechanism that does not look at its query."""
-    tap = Tap(LoopbackTransport(len(tables)))
+    """All that leaves a rank, and the result, under a mechanism that does not look at its query."""
+    tap = Listening(LoopbackTransport(len(tables)))
     width = read_schema(site.schema).width
 
     def deaf(rank, sigma):
         return DeafMechanism(sigma, PrivateStream(insecure_key(0, rank), "noise"), width)
 
-    describe(site.request(ledger), tap, tables, make=deaf)
-    return tap.heard
+    found = describe(site.request(ledger), tap, tables, make=deaf)
+    return tap.heard, tap.told, found.cells.tolist(), found.rows
 
 
 def test_nothing_but_releases_is_on_the_wire(site):
@@ -133,7 +145,7 @@ def test_nothing_but_releases_is_on_the_wire(site):
     strange.write_text("y,secret,ward,age,who\n" + "no,!,medicine,not a number,x\n" * 400)
     other = heard(site, [strange, *site.tables(seed=2)[1:]], "other")
     assert one == other
-    assert one
+    assert all(one)
 
 
 def test_a_leak_would_be_seen(site, monkeypatch):
@@ -159,6 +171,15 @@ def test_the_files_of_a_ledger_do_not_confirm_guesses_of_the_table(site):
     marks = [next(read_ledger(site.ledger(0, folder)))["table"] for folder in ("one", "two")]
     assert marks[0] != marks[1]
     assert read_key(site.ledger(0, "one")) is not None
+
+
+def test_what_was_charged_for_records_counts_for_persons(site):
+    (table,) = site.tables(1)
+    describe(site.request(), LoopbackTransport(1), [table])
+    site.schema.write_text(PERSONS)
+    with pytest.raises(ConfigError, match="found too much spent before"):
+        describe(site.request(budget=1.5), LoopbackTransport(1), [table])
+    describe(site.request(budget=3.0), LoopbackTransport(1), [table])
 
 
 def test_a_ledger_adds_up_and_its_budget_holds(site):
