@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from dpmpi.data.adult import Adult
 from dpmpi.data.arrays import Arrays
 from dpmpi.data.dealing import Deal
@@ -21,6 +24,24 @@ _ALL: tuple[type[Source], ...] = (Synthetic, LibsvmFile, ShardFiles, Adult, Imag
 SOURCES = {source.name: source for source in _ALL}
 
 
+_TABLES = (".csv", ".tsv", ".parquet")
+_TEXTS = (".bz2", ".gz", ".xz", ".txt", ".svm", ".libsvm", ".t")
+
+
+def _near(spec: str, name: str) -> str:
+    """Return what was meant by a source that is none: a word that is close, or a file without the word before it."""
+    path = Path(spec)
+    if name != spec:
+        return nearest(name, SOURCES)
+    if {*_TABLES} & {*path.suffixes}:
+        return ": code it into shards first (dpmpi data table --help)"
+    if path.suffix == ".npz":
+        return f" (did you mean shards:{spec}?)"
+    if path.suffix in _TEXTS or os.path.isfile(spec):
+        return f" (did you mean libsvm:{spec}?)"
+    return nearest(name, SOURCES)
+
+
 def parse_source(  # noqa: PLR0913 - the flags about data
     spec: str,
     *,
@@ -37,7 +58,7 @@ def parse_source(  # noqa: PLR0913 - the flags about data
     name, _, text = spec.partition(":")
     if name not in SOURCES:
         known = ", ".join(SOURCES)
-        raise ConfigError(f"expected a data source among {known}, found {name!r}{nearest(name, SOURCES)}")
+        raise ConfigError(f"expected a data source among {known}, found {name!r}{_near(spec, name)}")
     if name == "mean" and loss not in (None, MEAN):
         raise ConfigError(f"expected --loss mean for mean data, which have no labels, found {loss}: take other data")
     if loss == MEAN and name != "mean":

@@ -38,6 +38,18 @@ Edge = tuple[int, int]
 OptionType = TypeVar("OptionType", int, float)
 
 GRAPHS = ("ring", "path", "star", "grid", "torus", "complete", "erdos-renyi", "random", "edges", "file")
+OTHER_NAMES = {
+    "circle": "ring",
+    "cycle": "ring",
+    "line": "path",
+    "chain": "path",
+    "hub": "star",
+    "mesh": "grid",
+    "lattice": "grid",
+    "full": "complete",
+    "clique": "complete",
+}
+"""What others call them: no names here, but what an error suggests."""
 WEIGHTS = ("metropolis", "uniform", "laplacian")
 
 _MOST_EDGES = 2_000_000  # 300 MB on every rank; a complete graph of 2000 ranks
@@ -126,7 +138,8 @@ def make_graph(spec: str, size: int, seed: int) -> Graph:
     _check_edges(spec, size, size - 1)
     kind, _, rest = spec.partition(":")
     if kind not in GRAPHS:
-        raise ConfigError(f"expected a graph among {', '.join(GRAPHS)}, found {kind!r}{nearest(kind, GRAPHS)}")
+        near = nearest(OTHER_NAMES.get(kind, kind), GRAPHS)
+        raise ConfigError(f"expected a graph among {', '.join(GRAPHS)}, found {kind!r}{near}")
     if kind == "file":
         edges = _normal(_read_edges(rest, size))
     elif kind == "edges":

@@ -376,3 +376,35 @@ def test_the_order_of_charges_is_compared():
     assert list(compare([(one, 3), (one, 1)], planned)) == ["charge 4: expected scale 2.0 by the plan, found 1.0"]
     assert list(compare([(two, 2), (one, 4)], planned)) == ["charge 1: expected scale 1.0 by the plan, found 2.0"]
     assert list(compare([*planned, (one, 2)], planned)) == ["charges 2 releases more than the 6 that were planned"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("dmeo", "no such folder (did you mean runs/demo?)"),
+        ("demo", "no such folder (did you mean runs/demo?)"),
+        ("nowhere", "no such folder: the last run here is runs/demo"),
+        ("runs", "no summary.json"),
+    ],
+)
+def test_a_run_that_is_not_there(tmp_path, monkeypatch, capsys, name, found):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/demo").mkdir(parents=True)
+    (tmp_path / "runs/demo/summary.json").touch()
+    assert command(["verify", name]) == 2
+    assert capsys.readouterr().err == f"dpmpi: {name} is not a finished run: expected its summary, found {found}\n"
+
+
+def test_a_report_of_a_run_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command(["report", "nowhere"]) == 2
+    assert capsys.readouterr().err.endswith("found no such directory\n")
+    (tmp_path / "runs/demo").mkdir(parents=True)
+    (tmp_path / "runs/demo/summary.json").touch()
+    assert command(["report", "runs/deom"]) == 2
+    assert capsys.readouterr().err.endswith("found no such directory (did you mean runs/demo?)\n")
+
+
+def test_a_mistyped_command(capsys):
+    assert command(["reprot"]) == 2
+    assert "found 'reprot' (did you mean report?)" in capsys.readouterr().err

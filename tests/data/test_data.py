@@ -200,6 +200,11 @@ def test_a_dense_shard_is_generated_in_place(spec):
     [
         ("sinthetic", "did you mean synthetic?"),
         ("csv:x", "synthetic, libsvm, shards"),
+        ("a9a.bz2", "found 'a9a.bz2' (did you mean libsvm:a9a.bz2?)"),
+        ("libsv:a9a.bz2", "found 'libsv' (did you mean libsvm?)"),
+        ("/data/a9a.t", "(did you mean libsvm:/data/a9a.t?)"),
+        ("shard-{rank}.npz", "(did you mean shards:shard-{rank}.npz?)"),
+        ("people.csv.gz", "found 'people.csv.gz': code it into shards first (dpmpi data table --help)"),
         ("synthetic:sample=3", "did you mean samples?"),
         ("synthetic:samples=many", "expected samples=NUMBER, found 'many'"),
         ("synthetic:samples=0", "expected samples >= 1, found 0"),

@@ -213,6 +213,7 @@ def test_unreadable_file(tmp_path):
     ("spec", "size", "message"),
     [
         ("rign", 5, f"expected a graph among {', '.join(GRAPHS)}, found 'rign' (did you mean ring?)"),
+        ("circle", 5, f"expected a graph among {', '.join(GRAPHS)}, found 'circle' (did you mean ring?)"),
         ("zzz", 5, f"expected a graph among {', '.join(GRAPHS)}, found 'zzz'"),
         ("ring", 0, "expected a graph of at least 1 rank, found 0"),
         ("ring:p=1", 5, "graph ring:p=1: expected no options, found 'p=1'"),

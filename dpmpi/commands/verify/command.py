@@ -43,7 +43,7 @@ from dpmpi.privacy.spending import charged_to
 from dpmpi.runtime.budget import ledger_file
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import Parser, from_text
-from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.output.directory import RunDirectory, nearest_run
 from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.settings import Settings
 
@@ -204,7 +204,9 @@ def verify(
     except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         if isinstance(error, DpmpiError):
             raise
-        why = "no summary.json" if isinstance(error, FileNotFoundError) else f"one that is damaged ({error!r:.200})"
+        why = f"one that is damaged ({error!r:.200})"
+        if isinstance(error, FileNotFoundError):
+            why = "no summary.json" if path.exists() else f"no such folder{nearest_run(path)}"
         raise ConfigError(f"{path} is not a finished run: expected its summary, found {why}") from error
 
 

@@ -18,6 +18,7 @@ Files are written to a temporary name first and renamed, so that a reader never 
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import sys
@@ -33,6 +34,16 @@ from dpmpi.errors import ConfigError
 from dpmpi.model import Model
 from dpmpi.privacy.ledger import in_use
 from dpmpi.runtime.output.console import say
+
+
+def nearest_run(path: Path) -> str:
+    """Return, for an error, the run that may be meant by a path at which there is none, or else the last run."""
+    summaries = [one for folder in (path.parent, Path("runs")) for one in folder.glob("*/summary.json")]
+    runs = {one.parent.name: one.parent for one in sorted(summaries, key=lambda one: one.stat().st_mtime)}
+    if path.exists() or not runs:
+        return ""
+    close = difflib.get_close_matches(path.name, runs, n=1)
+    return f" (did you mean {runs[close[0]]}?)" if close else f": the last run here is {list(runs.values())[-1]}"
 
 
 class RunDirectory:

@@ -19,6 +19,7 @@ import numpy as np
 from dpmpi.core import Array
 from dpmpi.core.files import read_toml
 from dpmpi.errors import ConfigError, DataError, DpmpiError
+from dpmpi.runtime.output.directory import nearest_run
 from dpmpi.runtime.output.process_figures import merged
 
 REPETITION = frozenset(
@@ -301,7 +302,7 @@ def reading(path: Path) -> Iterator[None]:
 
 def _why_ended(path: Path) -> str:
     if not path.is_dir():
-        return "no such directory"
+        return f"no such directory{nearest_run(path)}"
     note = path / "ended.txt"
     if note.is_file():
         return f"a run that ended early: {note.read_text(encoding='utf-8').strip()}"
