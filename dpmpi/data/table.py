@@ -57,7 +57,8 @@ def code_table(path: Path, codebook: Codebook, *, labelled: bool = True) -> Code
     Without labels the label's column need not be there, and is not looked at.
     """
     wanted = codebook.all if labelled else codebook.columns
-    lines = _records(path, codebook, [one.column for one in wanted])
+    person = [codebook.person.column] if labelled and codebook.person is not None else []
+    lines = _records(path, codebook, [*(one.column for one in wanted), *person])
     header = next(lines)[1]
     records = ((f"{path}:{line}", cells) for line, cells in lines)
     return code_records(header, records, codebook, str(path), labelled=labelled)
