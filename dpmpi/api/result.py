@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.errors import ConfigError
@@ -47,8 +50,11 @@ class Result:
 
     @property
     def history(self) -> dict[str, Array]:
-        """One array per figure with an entry per evaluation, NaN where there is none; empty without evaluations."""
-        return self._run.curves
+        """One array per figure with an entry per evaluation, NaN where there is none; empty without evaluations.
+
+        A private evaluation has `round`, for each metric its values, and `<metric>_error`, their standard deviations.
+        """
+        return self._run.curves | _private_history(self.summary.get("private_evaluation"))
 
     @property
     def privacy(self) -> PrivacyStatement:
@@ -88,3 +94,15 @@ class Result:
 
     def __repr__(self) -> str:
         return table(self.summary, self.path)
+
+
+def _private_history(found: Mapping[str, Any] | None) -> dict[str, Array]:
+    """Return the metrics of private evaluations and their errors; NaN for what is not told from noise."""
+    each = [] if found is None else found["history"]
+    if not each:
+        return {}
+    told = {"round": np.array([one["round"] for one in each], float)}
+    for name in [name for name in each[-1] if name != "round"]:
+        for key, part in ((name, "value"), (f"{name}_error", "error")):
+            told[key] = np.array([one[name][part] for one in each], float)
+    return told

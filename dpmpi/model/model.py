@@ -123,6 +123,21 @@ class Model:
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        task, several = self.task, len(self.features) != 1
+        labels = f"{task.low:g} to {task.high:g}"
+        if task.classifies:
+            labels = f"classes {', '.join(task.classes[:5])}{' ...' if len(task.classes) > 5 else ''}"
+        promise = "NOT PRIVATE"
+        if self.privacy.private:
+            spent = "no finite epsilon" if self.privacy.epsilon is None else f"epsilon {self.privacy.epsilon:.4g}"
+            promise = f"{spent} at delta {self.privacy.delta or 0:g} for one {self.privacy.unit}"
+        probabilities = ", .predict_proba(X)" if self.has_probabilities else ""
+        return (
+            f"dpmpi.Model: {task.kind}, {labels}; {len(self.features):,} feature{'s' * several}, loss {self.loss}; "
+            f"{promise}\n  .predict(X){probabilities}, .coef, .intercept, .privacy.text, .to_csv(path), .save(path)"
+        )
+
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The names of the coded features."""

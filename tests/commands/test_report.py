@@ -26,7 +26,7 @@ from dpmpi.commands.sweep.file import Plot
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.model import Model
 from dpmpi.run import main as train
-from dpmpi.runtime.output.result_table import _privately
+from dpmpi.runtime.output.result_table import _privately, to_two_digits
 from dpmpi.runtime.output.results import (
     QUANTILES,
     RANGE,
@@ -676,14 +676,15 @@ def test_the_page_has_the_private_metrics_with_their_errors(privately, name, lab
     text = write_report([privately / name], None).read_text()
     found = json.loads((privately / name / "summary.json").read_text())["private_evaluation"]
     value, error = found["metrics"][label.lower()].values()
-    shown = f"{value:.1%} +- {error:.1%}" if name == "classes" else f"{value:.3g} +- {error:.2g}"
+    shown = " +- ".join(to_two_digits(value, error, "%" if name == "classes" else ""))
     assert f"<span>{label}</span><b>{shown}</b>" in text
     told = section(text, "How good the model is")
     assert "120 held-out rows of 3 ranks" in told
     for metric, one in found["metrics"].items():
         cells = "<td>not told from noise</td>"
         if one["value"] is not None:
-            cells = f"<td>{one['value']:.4g}</td><td>+- {one['error']:.2g}</td>"
+            value, error = to_two_digits(**one)
+            cells = f"<td>{value}</td><td>+- {error}</td>"
         assert f"<td>{metric.replace('_', ' ')}</td>{cells}" in told, metric
 
 

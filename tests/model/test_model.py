@@ -258,3 +258,17 @@ def test_the_table_as_csv(tmp_path):
         expected = model.intercept[label] if name == "(intercept)" else model.coef[name, label]
         assert float(value) == expected
         assert float(noise) == (0.1 if name == "(intercept)" else 0.5)
+
+
+def test_a_printed_model_is_short_and_says_what_to_call():
+    promised = PrivacyStatement(private=True, epsilon=1.23456, delta=1e-5, unit="person", run="x")
+    first, second = repr(made("softmax", m=3000, privacy=promised)).splitlines()
+    assert "multiclass, classes red, green, blue; 3,000 features, loss softmax; epsilon 1.235 at delta 1e-05" in first
+    assert first.endswith("for one person")
+    for name in ("predict", "predict_proba", "coef", "intercept", "privacy", "to_csv", "save"):
+        assert f".{name}" in second
+        assert hasattr(Model, name) or name == "privacy"
+    assert "predict_proba" not in repr(made("hinge"))
+    assert "regression, 25 to 346; 1 feature, loss squared; NOT PRIVATE\n" in repr(made("squared", m=1))
+    many = Model(np.zeros((2, 9)), np.zeros(9), Task("multiclass", tuple("abcdefghi")))
+    assert "classes a, b, c, d, e ...;" in repr(many)

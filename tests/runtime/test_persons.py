@@ -270,3 +270,25 @@ def test_whose_a_record_is_must_be_there(coded, capsys):
     (coded / "book.toml").write_text(BOOK.format(most=3).replace('column = "patient"', 'column = "age"'))
     assert command([str(word) for word in words]) == 2
     assert "expected no feature or label that says whose a record is" in capsys.readouterr().err
+
+
+def test_parquet_has_persons_as_csv_does(coded):
+    pyarrow = needs.package("pyarrow", "parquet")
+    from pyarrow import csv, parquet  # noqa: PLC0415 - may be missing
+
+    table = csv.read_csv(coded / "0.csv")
+    whose = pyarrow.array([int(name[1:]) for name in table["patient"].to_pylist()])  # numbers are names, too
+    for kind, of in (("text", table), ("number", table.set_column(0, "patient", whose))):
+        parquet.write_table(of, coded / f"{kind}.parquet")
+        words = ["data", "table", coded / f"{kind}.parquet", "--codebook", coded / "book.toml"]
+        assert command([str(word) for word in (*words, "--out", coded / f"{kind}.npz")]) == 0
+        one, other = read_shard(coded / f"{kind}.npz"), read_shard(coded / "0.npz")
+        np.testing.assert_array_equal(one.persons, other.persons)
+        np.testing.assert_array_equal(one.rows.matrix, other.rows.matrix)
+    train(coded)
+    for name in ("0.csv", "text.parquet"):
+        words = ["predict", coded / "run", coded / name, "--id", "patient", "--out", coded / f"{name}-out.csv"]
+        assert command([str(word) for word in words]) == 0
+    told = (coded / "text.parquet-out.csv").read_text()
+    assert told == (coded / "0.csv-out.csv").read_text()
+    assert f"\n{table['patient'][0]}," in told

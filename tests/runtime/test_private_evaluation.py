@@ -1,6 +1,7 @@
 """Private evaluation in whole runs: what it reads, what it costs, over budgets, ledgers, failures and ways to speak."""
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from plans import settings_of
 
+from dpmpi.api.result import Result
 from dpmpi.commands.dispatch import main as command
 from dpmpi.commands.verify import verify
 from dpmpi.data import shards as shards_module
@@ -26,6 +28,7 @@ from dpmpi.runtime import held_out as held_out_rows
 from dpmpi.runtime import plan as plans
 from dpmpi.runtime.engine import Engine
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.output.result_table import to_two_digits, with_error
 from dpmpi.runtime.plan import make_plan, noise_levels
 from dpmpi.runtime.private_evaluation import PrivateEvaluator
 from dpmpi.runtime.recovery.checkpoint import Keeper
@@ -463,3 +466,37 @@ def test_an_evaluation_that_is_repeated_is_charged_again(shards, tmp_path):
     assert found["private_evaluation"]["noise"] > 20 * 60  # next to nothing of its part of the target was left
     assert found["private_evaluation"]["metrics"]["accuracy"] == {"value": None, "error": None}
     assert all(not rank.problems for rank in verify(run))
+
+
+def test_the_history_in_python_is_that_of_the_summary(shards, tmp_path):
+    found = train(shards, tmp_path / "run", "--evaluate", "private:4", "--epsilon", 40)["private_evaluation"]
+    history = Result(tmp_path / "run").history
+    assert history["round"].tolist() == [4, 8, 12]
+    for name in found["metrics"]:
+        for key, part in ((name, "value"), (f"{name}_error", "error")):
+            told = [math.nan if one[name][part] is None else one[name][part] for one in found["history"]]
+            np.testing.assert_array_equal(history[key], told)
+    assert len(history) == 1 + 2 * len(found["metrics"])
+    train(shards, tmp_path / "exact", "--evaluate", "0")
+    assert Result(tmp_path / "exact").history == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [
+        (0.98592, 0.22981, "0.99 +- 0.23"),
+        (1.0, 0.11412, "1.00 +- 0.11"),
+        (0.83401, 0.01012, "0.834 +- 0.010"),
+        (0.83401, 0.0996, "0.83 +- 0.10"),
+        (25.31, 1.27, "25.3 +- 1.3"),
+        (1234.5, 317.2, "1230 +- 320"),
+        (0.5, 0.0, "0.5 +- 0"),
+        (None, None, "not told from noise"),
+    ],
+)
+def test_a_figure_has_two_digits_of_its_error(value, error, shown):
+    assert with_error({"value": value, "error": error}) == shown
+
+
+def test_shares_in_percent_have_two_digits_of_their_error():
+    assert to_two_digits(0.83401, 0.01012, "%") == ("83.4%", "1.0%")

@@ -11,7 +11,7 @@ from dpmpi.commands.report.charts import BYTES, group_numbers
 from dpmpi.commands.report.drawing import Plots, by_thousands, csv_text, series
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.report.ranks import spent
-from dpmpi.runtime.output.result_table import NOISE
+from dpmpi.runtime.output.result_table import NOISE, to_two_digits
 from dpmpi.runtime.output.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
 
 BYTES_OF = {"numbers": "payload", "shares": "share", "seals": "tag", "trailers": "trailer"}
@@ -124,7 +124,7 @@ def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
     if one["value"] is None:
         return [page.tile(HEADLINE[name], NOISE, rows)]
     share, least = name == "accuracy", private["metrics"].get("majority") or {"value": None}
-    value = f"{one['value']:.1%} +- {one['error']:.1%}" if share else f"{one['value']:.3g} +- {one['error']:.2g}"
+    value = " +- ".join(to_two_digits(one["value"], one["error"], "%" if share else ""))
     below = rows if least["value"] is None else f"{rows}; most frequent class {least['value']:.1%}"
     return [page.tile(HEADLINE[name], value, below)]
 

@@ -15,7 +15,7 @@ from dpmpi.commands.report.sections import chart_panels
 from dpmpi.model import Model
 from dpmpi.model.coefficients import HEADINGS, by_size, cells
 from dpmpi.model.metrics import CALIBRATION_BINS
-from dpmpi.runtime.output.result_table import NOISE
+from dpmpi.runtime.output.result_table import NOISE, to_two_digits
 from dpmpi.runtime.output.results import Run
 
 MOST_COEFFICIENTS = 20
@@ -58,8 +58,9 @@ def _private_section(found: Mapping[str, Any] | None) -> list[Section]:
     rows = []
     for name, one in found["metrics"].items():
         known = one["value"] is not None
-        texts = (_number(one["value"]), f"+- {one['error']:.2g}") if known else (NOISE, "-")
-        rows.append([page.cell(name.replace("_", " ")), *map(page.cell, texts)])
+        value, error = to_two_digits(one["value"], one["error"]) if known else (NOISE, "")
+        texts = (name.replace("_", " "), value, f"+- {error}" if known else "-")
+        rows.append([page.cell(text) for text in texts])
     about = (
         f"The mean model on {found['rows']:,} held-out rows of {page.counted(found['ranks'], 'rank')}, counted under "
         "noise, inside of the guarantee. The error is a standard deviation, of the noise and of the rows."

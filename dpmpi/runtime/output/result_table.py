@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,21 @@ def _privately(found: Mapping[str, Any] | None) -> list[tuple[str, str | None]]:
     return [*rows, ("held-out rows", f"{found['rows']:,}, evaluated privately")]
 
 
-def with_error(one: Mapping[str, float | None], form: str = ".4f") -> str:
+def with_error(one: Mapping[str, float | None]) -> str:
     """Return a figure of a private evaluation and its error, in words if it is null."""
     value, error = one["value"], one["error"]
-    return NOISE if value is None or error is None else f"{value:{form}} +- {error:{form}}"
+    return NOISE if value is None or error is None else " +- ".join(to_two_digits(value, error))
+
+
+def to_two_digits(value: float, error: float, unit: str = "") -> tuple[str, str]:
+    """Return a value and its error, both to the second digit of the error; in percent if that is the `unit`."""
+    scale = 100.0 if unit == "%" else 1.0
+    value, error = scale * value, scale * error
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0.0):
+        return f"{value:.4g}{unit}", f"{error:.2g}{unit}"
+    places = 1 - int(f"{error:.1e}".partition("e")[2])  # of the error as it is after rounding
+    texts = (f"{round(one, places):.{max(places, 0)}f}{unit}" for one in (value, error))
+    return next(texts), next(texts)
 
 
 def _expected(told: Mapping[str, Any] | None) -> str | None:
