@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpmpi.core import Array, Bytes, Request
 from dpmpi.errors import ProtocolError
-from dpmpi.network.polling import YIELDING_SECONDS
+from dpmpi.network.polling import POLLS
 from dpmpi.rng import Words
 
 TRAILER_BYTES = 16
@@ -108,8 +108,8 @@ class Channel:
         """How often the channel was used."""
         self.awaited: int | None = None
         """Position in `sources` of the message that the last wait was for; None if it was too short to tell."""
-        self.yielding = YIELDING_SECONDS
-        """How long to yield the core before napping while its messages are awaited."""
+        self.polls = POLLS
+        """How often to poll for its messages before napping."""
         self.handle: Any = None
         """The transport's own: its requests for these buffers."""
 

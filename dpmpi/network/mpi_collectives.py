@@ -16,7 +16,7 @@ from dpmpi.core import Array
 from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network.channel import slices
 from dpmpi.network.launcher import fault_tolerant
-from dpmpi.network.polling import nap_until
+from dpmpi.network.polling import POLLS, nap_until
 from dpmpi.network.words import check_lengths, other_lengths, text_of
 from dpmpi.rng import Words
 
@@ -25,8 +25,6 @@ Answer = TypeVar("Answer")
 
 CARD_BYTES = 256
 """A text that fits, with its length, is collected in one step."""
-YIELDS = 12
-"""How often to poll at least, yielding the core in between, before napping."""
 
 
 def telling(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
@@ -181,7 +179,7 @@ class MpiCollectives:
 
     def _finish(self, request: Any, what: str) -> None:
         """Wait for a collective operation."""
-        for _ in range(YIELDS):
+        for _ in range(POLLS):
             if request.Test():
                 return
             os.sched_yield()

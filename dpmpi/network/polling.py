@@ -11,28 +11,25 @@ YIELDING_SECONDS = 100e-6
 
 Where no other rank wants the core, a yield takes no time, and a nap takes longer than most messages.
 """
-SUM_YIELDING_SECONDS = 2e-3
-"""The same in sums, in which everybody waits for everybody: whoever naps holds up all others when it is its turn."""
+POLLS, SUM_POLLS = 12, 400
+"""How often to poll first, with nothing else in between than to yield the core; and in sums, in which everybody waits
+for everybody: whoever naps holds up all others when it is its turn.
+"""
 SHORTEST_NAP, LONGEST_NAP = 25e-6, 1e-3
 """Seconds. Who only yields stays in the run queue and takes its share of the core from those who compute."""
 SLOW_SHARE = 8
 """A wait of this fraction of the deadline is worth a word."""
 
 
-def nap_until(
-    ready: Callable[[], bool],
-    deadline: float,
-    slow: Callable[[], None] | None = None,
-    yielding: float = YIELDING_SECONDS,
-) -> bool:
+def nap_until(ready: Callable[[], bool], deadline: float, slow: Callable[[], None] | None = None) -> bool:
     """Poll and yield, then nap, longer each time; return False if it is not ready by the deadline, in seconds.
 
-    If it takes a good part of that, call `slow`, once. `yielding` is how long to yield before napping.
+    If it takes a good part of that, call `slow`, once.
     """
     begin, nap = time.monotonic(), SHORTEST_NAP
     while not ready():
         waited = time.monotonic() - begin
-        if waited < yielding:
+        if waited < YIELDING_SECONDS:
             os.sched_yield()
             continue
         if waited > deadline:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.network.channel import Channel, ChannelSpec, Transport
-from dpmpi.network.polling import SUM_YIELDING_SECONDS
+from dpmpi.network.polling import SUM_POLLS
 from dpmpi.network.route import Routes, Tree, block_words, plan_stages
 
 Numbers: TypeAlias = NDArray[Any]
@@ -60,7 +60,7 @@ def make_adder(transport: Transport, rank: int, routes: Routes | None, length: i
 def _channel(transport: Transport, spec: ChannelSpec) -> Channel:
     """Return a channel of a sum, for whose messages everybody waits."""
     found = transport.channel(spec)
-    found.yielding = SUM_YIELDING_SECONDS
+    found.polls = SUM_POLLS
     return found
 
 

@@ -16,7 +16,7 @@ from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
 from dpmpi.network.channel import Channel, ChannelSpec
 from dpmpi.network.launcher import BRIEF_BYTES, advice, heartbeats, party
-from dpmpi.network.mpi_collectives import YIELDS, MpiCollectives, telling, translated
+from dpmpi.network.mpi_collectives import MpiCollectives, telling, translated
 from dpmpi.network.polling import SLOW_SHARE, nap_until
 
 FAREWELL_SECONDS = 2
@@ -97,7 +97,7 @@ class MpiTransport(MpiCollectives):
         requests = channel.handle.awaited[channel.turn]
         testall, yield_core = self._testall, os.sched_yield
         try:
-            for _ in range(YIELDS):
+            for _ in range(channel.polls):
                 yield_core()
                 if testall(requests):
                     break
@@ -133,7 +133,7 @@ class MpiTransport(MpiCollectives):
             if self.on_slow is not None:
                 self.on_slow(channel.round, self._missing(channel), self._deadline / SLOW_SHARE)
 
-        if not nap_until(ready, self._deadline, slow, channel.yielding):
+        if not nap_until(ready, self._deadline, slow):
             raise self._silence(channel)
 
     @telling

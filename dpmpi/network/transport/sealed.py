@@ -84,7 +84,7 @@ class SealedTransport(Layer):
     def wait(self, channel: Channel) -> None:
         """Wait for the messages, and open them."""
         sealed: Channel = channel.handle.sealed
-        sealed.yielding = channel.yielding
+        sealed.polls = channel.polls
         self.inside.wait(sealed)
         channel.awaited = sealed.awaited
         self._open(channel)
