@@ -31,6 +31,8 @@ LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_CO
 LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+ANNOUNCERS = {"OMPI_COMM_WORLD": "mpirun of Open MPI", "PMI": "mpiexec of MPICH"}
+"""Whose variables NAME_SIZE and NAME_RANK are: only ranks have them. Slurm's SLURM_NTASKS is also that of a script."""
 LAUNCHERS = ("mpirun", "mpiexec", "prterun", "prted")
 BRIEF_BYTES = 1 << 15
 """Up to this length a message gets through while its sender computes."""
@@ -236,6 +238,32 @@ def _announced(environment: Environment, names: Sequence[str], default: int) -> 
 def launched_as(environment: Environment) -> tuple[int, int]:
     """Return (rank, size) that the launcher announced, without initialising MPI; (0, 1) if there was none."""
     return _announced(environment, RANK_VARIABLES, 0), _announced(environment, SIZE_VARIABLES, 1)
+
+
+def announcers(environment: Environment) -> dict[str, int]:
+    """Return the launchers that say how many ranks they have started, and the numbers."""
+    known = {name for name in ANNOUNCERS if environment.get(f"{name}_RANK", "").isdigit()}
+    return {text: _announced(environment, [f"{name}_SIZE"], 1) for name, text in ANNOUNCERS.items() if name in known}
+
+
+def check_together(environment: Environment, size: int, library: str) -> None:
+    """Raise `ConfigError` if MPI has found `size` = 1 rank where every launcher around says that it started several.
+
+    Then the launcher is of another MPI than `library`, and each process would train alone, in the same folder.
+    """
+    told = announcers(environment)
+    if size > 1 or not told or min(told.values()) == 1:
+        return
+    launcher, ranks = next(iter(told.items()))
+    other = "another " if launcher.endswith(library) else ""
+    beside = Path(sys.executable).with_name("mpirun")
+    right = f"{beside}, of the same environment" if beside.exists() else f"the mpirun of that {library}"
+    error = ConfigError(
+        f"expected {ranks} ranks, found {ranks} processes that each are alone: {launcher} started a mpi4py of "
+        f"{other}{library}; start it with {right}"
+    )
+    error.speaker = launched_as(environment)[0] == 0
+    raise error
 
 
 PARTY_VARIABLE = "DPMPI_PARTY"

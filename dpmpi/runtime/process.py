@@ -21,7 +21,7 @@ from dpmpi.errors import ConfigError, CutOff, DpmpiError, RankLost
 from dpmpi.network.channel import Transport, World
 from dpmpi.network.collective import fail_together, on_first_rank
 from dpmpi.network.handshake import Meeting, meet
-from dpmpi.network.launcher import launched_as
+from dpmpi.network.launcher import announcers, launched_as
 from dpmpi.network.transport import open_transport
 from dpmpi.runtime.assembly import assemble, claim_of, open_ledgers
 from dpmpi.runtime.config import Config
@@ -89,9 +89,18 @@ def train(argv: Sequence[str], signals: Signals, wrap: Wrap | None = None, atten
         ready = begin(world, config) if path is None else go_on(world, Path(path), given)
     except BaseException as error:
         return end_run(world, error, place_of(world, "while starting"))
+    if world.size == 1 and path is None and not announcers(os.environ):
+        _say_alone(config)
     if not ready.settings.checkpoints.never:
         signals.stop_runs()
     return carry_out(world, ready, signals, caller)
+
+
+def _say_alone(config: Config) -> None:
+    """Say that one process without a launcher is a run of one rank, unless that was asked for."""
+    if config.loopback is None and not config.quiet and not config.log_json:
+        how = "dpmpi run -n 20 starts 20 ranks, --loopback 20 runs as many in this process"
+        say(f"training alone, 1 rank without neighbours: {how}", sys.stderr)
 
 
 def begin(world: World, config: Config) -> Start:

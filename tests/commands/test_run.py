@@ -62,3 +62,37 @@ def test_ranks_from_an_empty_folder_without_any_settings_of_mpi(tmp_path):
     )
     assert failed.returncode == 2
     assert "dpmpi: --epsilon must be greater than 0, got -1.0" in failed.stderr
+
+
+def alone(tmp_path, *flags):
+    """Start one process that no launcher has started."""
+    unknown = ("OMPI_", "PMI_", "PMIX_")
+    return subprocess.run(
+        [sys.executable, "-m", "dpmpi.run", *FLAGS, *flags, "--out", str(tmp_path / "run")],
+        env={name: value for name, value in os.environ.items() if not name.startswith(unknown)},
+        timeout=90,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+FLAGS = ("--data", "synthetic:samples=60,features=3", "--rounds", "5", "--epsilon", "1")
+ALONE = (
+    "training alone, 1 rank without neighbours: dpmpi run -n 20 starts 20 ranks, --loopback 20 runs as many in this "
+    "process\n"
+)
+
+
+@needs.mpi
+def test_one_process_without_a_launcher_says_that_it_is_alone(tmp_path):
+    done = alone(tmp_path)
+    assert (done.returncode, done.stderr) == (0, ALONE)
+    assert ", 1 rank, " in done.stdout
+
+
+@needs.mpi
+@pytest.mark.parametrize("flags", [("--quiet",), ("--loopback", "1"), ("--log-json",)])
+def test_who_asked_for_it_is_not_told(tmp_path, flags):
+    done = alone(tmp_path, *flags)
+    assert (done.returncode, done.stderr) == (0, "")

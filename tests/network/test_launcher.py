@@ -17,6 +17,7 @@ from dpmpi.network.launcher import (
     Launcher,
     OutOfTime,
     advice,
+    check_together,
     complaint,
     finish,
     first_on_host,
@@ -58,6 +59,40 @@ def test_only_ranks_of_several_hosts_have_heartbeats():
     assert heartbeats(launched(8, 4) | ULFM | advice(launched(8, 4) | ULFM))
     assert not heartbeats({"OMPI_MCA_mpi_ft_detector": "1"})
     assert not heartbeats(ULFM | {"OMPI_MCA_mpi_ft_detector": "0"})
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1"}
+MPICH = {"PMI_SIZE": "3", "PMI_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "library", "says"),
+    [
+        (MPICH, "Open MPI", "mpiexec of MPICH started a mpi4py of Open MPI; start it with "),
+        (OPEN_MPI, "MPICH", "mpirun of Open MPI started a mpi4py of MPICH; start it with "),
+        (OPEN_MPI, "Open MPI", "mpirun of Open MPI started a mpi4py of another Open MPI; start it with "),
+    ],
+)
+def test_ranks_that_are_alone_are_named(environment, library, says):
+    alone = "expected 3 ranks, found 3 processes that each are alone: "
+    with pytest.raises(ConfigError, match=alone + says) as caught:
+        check_together(environment, 1, library)
+    assert caught.value.speaker == (environment is MPICH)  # that is rank 0
+    check_together(environment, 3, library)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"PMI_SIZE": "1", "PMI_RANK": "0"},
+        {"PMI_SIZE": "3"},  # left over: a rank has a number, too
+        {"SLURM_NTASKS": "20", "SLURM_PROCID": "0"},  # a program in a batch script
+        MPICH | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},  # mpirun -n 1 within another's rank
+    ],
+)
+def test_one_process_may_be_alone(environment):
+    check_together(environment, 1, "Open MPI")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
 from dpmpi.network.channel import Channel, ChannelSpec
-from dpmpi.network.launcher import BRIEF_BYTES, advice, heartbeats, party
+from dpmpi.network.launcher import BRIEF_BYTES, advice, check_together, heartbeats, party
 from dpmpi.network.mpi_collectives import MpiCollectives, telling, translated
 from dpmpi.network.polling import SLOW_SHARE, nap_until
 
@@ -32,8 +33,11 @@ def open_world(deadline: float = 120.0, comm: Any = None) -> MpiTransport:
     beating = heartbeats(os.environ)
     # With one thread per rank MPI need not lock; a party's rank has others, which leave MPI alone.
     mpi4py.rc.thread_level = "multiple" if beating else "funneled" if party(os.environ) else "single"
-    from mpi4py import MPI  # noqa: PLC0415
+    with warnings.catch_warnings():  # a launcher of another MPI: our own words say what to do
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
+        from mpi4py import MPI  # noqa: PLC0415
 
+    check_together(os.environ, MPI.COMM_WORLD.Get_size(), MPI.get_vendor()[0])
     if beating:
         heartbeat.start(lambda: MPI.COMM_SELF.Iprobe(0))
     try:

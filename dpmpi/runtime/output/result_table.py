@@ -56,8 +56,9 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("lost", _lost(summary["lost"])),
         ("results", str(directory)),
     ]
+    ranks = "1 rank" if summary["ranks"] == 1 else f"{summary['ranks']} ranks"
     title = (
-        f"{summary['algorithm']}, {summary['ranks']} ranks, {summary['graph']['name']}, {summary['rounds']} rounds, "
+        f"{summary['algorithm']}, {ranks}, {summary['graph']['name']}, {summary['rounds']} rounds, "
         f"dimension {summary['dimension']}"
     )
     lines = [f"  {name:<17} {value}" for name, value in rows if value is not None]
