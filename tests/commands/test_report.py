@@ -21,6 +21,7 @@ from dpmpi.commands.report import drawing
 from dpmpi.commands.report.charts import chart_csv, plot_chart, runs_charts, utility_charts
 from dpmpi.commands.report.command import main, write_report
 from dpmpi.commands.report.drawing import DARK, LIGHT
+from dpmpi.commands.report.headline import tiles, warnings_of_runs
 from dpmpi.commands.report.ranks import edge_bytes
 from dpmpi.commands.sweep.file import Plot
 from dpmpi.errors import ConfigError, DataError
@@ -288,11 +289,16 @@ def test_the_page_of_a_run(runs, capsys):
     shown = dict(re.findall(r'<div class="tile"><span>([^<]*)</span><b>([^<]*)</b>', text))
     assert shown.pop("time").endswith(" s")
     assert shown == {
-        "suboptimality": f"{summary['suboptimality']:.3g}", "accuracy": f"{summary['accuracy']:.2%}",
-        "certified epsilon": f"{summary['privacy']['epsilon']:.3g} of 3",
-        "bytes sent": plots_unit(summary["communication"]["bytes"]),
+        "accuracy": f"{summary['accuracy']:.2%}", "certified epsilon": f"{summary['privacy']['epsilon']:.3g} of 3",
+        "verdict": summary["verdict"]["word"], "bytes sent": plots_unit(summary["communication"]["bytes"]),
+        "suboptimality": f"{summary['suboptimality']:.3g}",
     }  # fmt: skip
-    assert "outside of the guarantee" in text
+    assert list(shown) == ["accuracy", "certified epsilon", "verdict", "bytes sent", "suboptimality"]
+    majority = summary["metrics"]["mean"]["majority"]
+    assert f"<small>most frequent class {majority:.1%}; on 8 held-out rows</small>" in text
+    assert "are outside of the guarantee; the data are synthetic." in text
+    assert "private data" not in text.split("<h2>")[0]
+    assert "(<code>--seal</code>)" in text
     assert f"python -m dpmpi.run --config {runs}/ring/config.toml --loopback 4 --out runs/again/ring" in text
 
 
@@ -493,8 +499,8 @@ def test_common_names():
 
 def test_privacy_against_utility(family):
     groups = group_runs([read_run(path) for path in family], [path.name for path in family])
-    loss, accuracy = utility_charts(groups)
-    assert (loss.y, accuracy.y) == ("suboptimality", "accuracy")
+    accuracy, loss = utility_charts(groups)
+    assert (accuracy.y, loss.y) == ("accuracy", "suboptimality")
     ((dda, dgd, open_),) = [panel.curves for panel in accuracy.panels]
     assert [curve.label for curve in (dda, dgd, open_)] == ["dp-dda", "dgd", "dda-None (not private)"]
     assert list(dda.x) == list(dgd.x) == [1.0, 2.0]
@@ -637,15 +643,63 @@ def test_the_page_has_the_metrics_and_the_coefficients(tmp_path):
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
     assert "How good the model is" in text
     assert "<th>optimum</th>" in text
+    told = section(text, "How good the model is")
     for name, value in found["mean"].items():
-        assert f"<td>{name.replace('_', ' ')}</td><td>{value:.4g}</td>" in text, name
+        if name not in ("auc", "auc_error"):
+            assert re.search(rf"<td>{name.replace('_', ' ')}</td><td>{value:.4f}</td>", told), name
+    assert re.search(rf"<td>auc<br><small>within 0\.\d{{4}}</small></td><td>{found['mean']['auc']:.4f}</td>", told)
+    assert "auc error" not in told
+    assert not re.search(r"\de[-+]\d", told)
     model = Model.load(tmp_path / "run")
-    assert all(f"<td>{value:+.4g}</td><td>{model.noise_std[0]:.3g}</td>" in text for value in model.coef.values())
+    told = section(text, "Coefficients")
+    assert all(f"<td>{value:+.4g}</td>" in told for value in model.coef.values())
+    assert f"Noise: {model.noise_std[0]:.3g}, " in told
     assert "certified for replacing one record" in text
     rows = csv_rows(tmp_path / "run" / "plots" / "coefficients.csv")
     assert {row["feature"] for row in rows} == {"1", "2", "3", "(intercept)"}
     drawn = csv_rows(tmp_path / "run" / "plots" / "reliability.csv")
     assert len(drawn) == len(found["reliability"]) + 2
+
+
+def test_coefficients_that_are_not_told_from_noise_are_folded(runs, tmp_path):
+    """Of a run with known noise: one coefficient is made to stand out, all others to be far below the noise."""
+    shutil.copytree(runs / "ring", tmp_path / "run")
+    with np.load(tmp_path / "run" / "model.npz", allow_pickle=False) as found:
+        table = dict(found)
+    noise = Model.load(tmp_path / "run").noise_std[0]
+    table["coefficients"] = np.full_like(table["coefficients"], 0.01 * noise)
+    table["intercept"] = np.zeros_like(table["intercept"])
+    table["coefficients"][2] = 50 * noise
+    np.savez(tmp_path / "run" / "model.npz", **table)
+    told = section(write_report([tmp_path / "run"], None).read_text(), "Coefficients")
+    open_, folded = re.fullmatch(r"(.*)<details><summary>(.*)</details>.*", told, re.DOTALL).groups()
+    assert re.findall(r"<tr><td>([^<]*)</td>", open_) == ["3"]
+    assert folded.startswith("4 of 5 coefficients are not told from noise: below 2 times its standard deviation")
+    assert set(re.findall(r"<tr><td>([^<]*)</td>", folded)) == {"1", "2", "4", "(intercept)"}
+    assert "adds to the score of class 1" in open_
+    assert "<th>class</th>" not in told
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("synthetic:samples=9", "the data are synthetic"), ("shards:a-{rank}.npz", "read private data without noise"),
+     ("libsvm:a9a.bz2", "keep them if the data are private")],
+)  # fmt: skip
+def test_the_warning_about_evaluations_says_what_is_known_of_the_data(runs, source, said):
+    run = read_run(runs / "ring")
+    run.settings["data"] = source
+    (warning,) = [text for text in warnings_of_runs(group_runs([run], ["a"])) if "guarantee" in text]
+    assert said in warning
+
+
+def test_the_verdict_of_a_run_that_came_out_worse_stands_in_red(runs):
+    run = read_run(runs / "ring")
+    run.summary["verdict"] |= {"word": "good", "afterwards": None}
+    assert '<div class="tile"><span>verdict</span><b>good</b>' in tiles(run)
+    run.summary["verdict"]["afterwards"] = "the objective is above that of zeros"
+    assert '<div class="tile bad"><span>verdict</span><b>good</b><small>was expected, but see the warning' in tiles(run)
+    run.summary["verdict"] = None
+    assert "verdict" not in tiles(run)
 
 
 @pytest.fixture(scope="module")
@@ -678,21 +732,28 @@ def test_the_page_has_the_private_metrics_with_their_errors(privately, name, lab
     value, error = found["metrics"][label.lower()].values()
     shown = " +- ".join(to_two_digits(value, error, "%" if name == "classes" else ""))
     assert f"<span>{label}</span><b>{shown}</b>" in text
+    beside = found["metrics"]["majority" if name == "classes" else "r2"]["value"]
+    small = f"most frequent class {beside:.1%}" if name == "classes" else f"R^2 {beside:.3g}"
+    assert f"<small>{small}; on 120 held-out rows, privately</small>" in text
     told = section(text, "How good the model is")
     assert "120 held-out rows of 3 ranks" in told
     for metric, one in found["metrics"].items():
-        cells = "<td>not told from noise</td>"
-        if one["value"] is not None:
-            value, error = to_two_digits(**one)
-            cells = f"<td>{value}</td><td>+- {error}</td>"
-        assert f"<td>{metric.replace('_', ' ')}</td>{cells}" in told, metric
+        cells = re.search(rf"<td>{metric.replace('_', ' ')}</td><td>([^<]*)</td><td>\+- ([^<]*)</td>", told)
+        assert (cells is None) == (one["value"] is None), metric
+        if cells is not None:
+            assert cells.groups() == to_two_digits(**one)
 
 
 @pytest.mark.parametrize(("name", "label"), [("noise", "accuracy"), ("numbers-noise", "RMSE")])
 def test_the_page_says_what_is_not_told_from_noise(privately, name, label):
     text = write_report([privately / name], None).read_text()
     assert f"<span>{label}</span><b>not told from noise</b>" in text
-    assert f"<td>{label.lower()}</td><td>not told from noise</td>" in section(text, "How good the model is")
+    told_ = section(text, "How good the model is")
+    names = json.loads((privately / name / "summary.json").read_text())["private_evaluation"]["metrics"]
+    unknown = [metric.replace("_", " ") for metric, one in names.items() if one["value"] is None]
+    assert f"<p>Not told from noise: {', '.join(unknown)}.</p>" in told_
+    assert label.lower() in unknown
+    assert told_.count("<td>") == 3 * (len(names) - len(unknown))
     told = _privately(json.loads((privately / name / "summary.json").read_text())["private_evaluation"])
     assert (label.lower(), "not told from noise") in told
 

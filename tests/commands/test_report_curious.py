@@ -74,7 +74,7 @@ def test_models_of_dual_averaging_are_not_covered(runs, tmp_path):
 def test_a_run_that_does_not_qualify_says_why(runs, tmp_path):
     html = section(page_of(runs / "seen", tmp_path))
     assert "as much as who hears every message, epsilon 1, for these reasons." in html
-    assert "Evaluations tell all ranks more than messages (--evaluate 0)." in html
+    assert "Evaluations tell all ranks more than messages (<code>--evaluate</code> 0)." in html
     assert not (tmp_path / "plots/curious.csv").exists()
 
 

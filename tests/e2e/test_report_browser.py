@@ -32,6 +32,11 @@ OUTSIDE = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
 # Whether a table that is wider than its box shows so: its last column is out of sight, and the box scrolls.
 CUT = """() => [...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth + 1)
   .map(box => [getComputedStyle(box).overflowX, getComputedStyle(box).backgroundAttachment])"""
+# Tables about the model that are wider than the screen, and flags that are broken into two lines.
+HIDDEN = """() => [...document.querySelectorAll('section')]
+  .filter(part => /How good|Coefficients/.test(part.querySelector('h2').textContent))
+  .flatMap(part => [...part.querySelectorAll('.scroll')]).filter(box => box.scrollWidth > box.clientWidth + 1).length"""
+FLAGS = """() => [...document.querySelectorAll('p code, small code')].map(one => one.getClientRects().length)"""
 BROKEN = """() => [...document.querySelectorAll('td:not(:first-child), table:not(.names) td')].map(cell => {
   const range = document.createRange(); range.selectNodeContents(cell.firstChild ?? cell)
   return [cell.textContent, range.getClientRects().length]
@@ -109,6 +114,8 @@ def test_a_page_can_be_read(pages, browser, name, width, theme):
         assert page.evaluate(OUTSIDE) == []
     assert all(look == ["auto", "local, scroll"] for look in page.evaluate(CUT))
     assert page.evaluate(BROKEN) == []
+    assert page.evaluate(HIDDEN) == 0
+    assert set(page.evaluate(FLAGS)) <= {1}
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(13, 17, 23)")
     smallest = page.evaluate(

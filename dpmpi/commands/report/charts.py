@@ -132,7 +132,7 @@ def runs_charts(groups: Sequence[Group]) -> list[Chart]:
     """Return how good plain runs are, against rounds, seconds and bytes; every group of repetitions is a line."""
     known = all("suboptimality" in run.curves for group in groups for run in group.runs)
     charts = []
-    for y in ("suboptimality" if known else "objective", "accuracy", "consensus_error"):
+    for y in ("accuracy", "suboptimality" if known else "objective", "consensus_error"):
         panels = []
         for x in ("round", "seconds", "bytes"):
             lines = (over_time_curve(group.label, i, group.runs, x, y, RANGE) for i, group in enumerate(groups))
@@ -163,7 +163,7 @@ def utility_charts(groups: Sequence[Group]) -> list[Chart]:
     names = _line_labels([[groups[i] for i in members] for members in lines.values()])
     known = all(run.number("suboptimality") is not None for group in groups for run in group.runs)
     charts = []
-    for y in ("suboptimality" if known else "objective", "accuracy"):
+    for y in ("accuracy", "suboptimality" if known else "objective"):
         drawn = []
         for name, members in zip(names, lines.values(), strict=True):
             flat, joined = epsilons[members[0]] is None, [groups[i] for i in members]

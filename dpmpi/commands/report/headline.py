@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from dpmpi.commands.report import page
@@ -25,6 +25,8 @@ MORE = {
 """Further numbers of one run: what it is called, its key in summary.json, and its form."""
 HEADLINE = {"accuracy": "accuracy", "rmse": "RMSE", "deviance": "deviance"}
 """The metric that a tile shows: the first one that there is, and what it is called."""
+GENERATED = frozenset({"synthetic", "mean"})
+"""Sources of data that are drawn for the run, and about nobody."""
 CSV_ONLY = ("consensus_error", "communication.messages")
 """Numbers of a sweep's file that its table has no room for."""
 
@@ -72,23 +74,27 @@ def warnings_of_sweep(sweep: SweepResult) -> list[str]:
 
 
 def _warnings(said: list[tuple[str, str]], groups: Sequence[Group]) -> list[str]:
-    """Return texts as paragraphs of their kinds, and one more if runs were evaluated on private data."""
-    if any(run.summary["privacy"]["evaluation_outside_guarantee"] for group in groups for run in group.runs):
-        evaluated = "Objective and accuracy read private data without noise: they are outside of the guarantee."
-        said = [*said, (evaluated, "warn")]
+    """Return texts as paragraphs of their kinds, and one more if runs were evaluated without noise."""
+    runs = [run for group in groups for run in group.runs]
+    evaluated = [run for run in runs if run.summary["privacy"]["evaluation_outside_guarantee"]]
+    if evaluated:
+        said = [*said, (_outside({str(run.settings["data"]).partition(":")[0] for run in evaluated}), "warn")]
     return [page.paragraph(text, kind) for text, kind in said]
 
 
+def _outside(sources: Set[str]) -> str:
+    """Return the warning about figures without noise: whose they are is known of drawn data and of shards alone."""
+    if sources <= GENERATED:
+        return "Objective and accuracy have no noise and are outside of the guarantee; the data are synthetic."
+    if "shards" in sources:
+        return "Objective and accuracy read private data without noise: they are outside of the guarantee."
+    return "Objective and accuracy have no noise and are outside of the guarantee: keep them if the data are private."
+
+
 def tiles(run: Run) -> str:
-    """Return the headline numbers of one run."""
+    """Return the headline numbers of one run: how good, how private and what was expected; then what it cost."""
     summary, privacy, sent = run.summary, run.summary["privacy"], run.summary["communication"]
-    shown = []
-    if summary["suboptimality"] is not None:
-        below = f"objective {summary['objective']:.4g}, optimum {summary['optimum']:.4g}"
-        shown.append(page.tile("suboptimality", f"{summary['suboptimality']:.3g}", below))
-    elif summary["objective"] is not None:
-        shown.append(page.tile("objective", f"{summary['objective']:.4g}", "no optimum to compare with (--reference)"))
-    shown += _quality_tile(summary)
+    shown = _quality_tile(summary)
     if privacy["epsilon"] is None or privacy["insecure_noise"]:
         shown.append(page.tile("certified epsilon", "none", "NOT PRIVATE", "tile bad"))
     else:
@@ -98,23 +104,42 @@ def tiles(run: Run) -> str:
         earlier = f" earlier runs included; {epsilon:.3g} in this one;" if spent(worst) > epsilon else ""
         below = f"worst rank,{earlier} at delta = {privacy['delta']:g}"
         shown.append(page.tile("certified epsilon", f"{max(epsilon, spent(worst)):.3g}{budget}", below))
+    shown += _verdict_tile(summary.get("verdict"))
     below = f"{sent['messages']:,} messages; {by_thousands(sent['bytes'] / summary['ranks'], 'B')} a rank"
     shown.append(page.tile("bytes sent", by_thousands(sent["bytes"], "B"), below))
     if summary["wall_seconds"] is not None:
         training, speed = summary["rounds"] / summary["rounds_per_second"], summary["rounds_per_second"]
         below = f"training {training:.3g} s, {speed:.3g} rounds a second"
         shown.append(page.tile("time", f"{summary['wall_seconds']:.3g} s", below))
+    if summary["suboptimality"] is not None:
+        below = f"objective {summary['objective']:.4g}, optimum {summary['optimum']:.4g}"
+        shown.append(page.tile("suboptimality", f"{summary['suboptimality']:.3g}", below))
+    elif summary["objective"] is not None:
+        shown.append(page.tile("objective", f"{summary['objective']:.4g}", "no optimum to compare with (--reference)"))
     return page.tiles(shown)
 
 
+def _verdict_tile(told: Mapping[str, Any] | None) -> list[str]:
+    """Return what was to be expected of a run in a word; the warnings have the line of all but a good one."""
+    if not told or told.get("word") is None:
+        return []
+    if told.get("afterwards"):
+        return [page.tile("verdict", told["word"], "was expected, but see the warning", "tile bad")]
+    return [page.tile("verdict", told["word"], "expected before training, from public figures")]
+
+
 def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
-    """Return how good the model is in one number: accuracy, or the error of numbers; a private one has its error."""
-    if summary["accuracy"] is not None:
-        return [page.tile("accuracy", f"{summary['accuracy']:.2%}", "on held-out rows")]
+    """Return how good the model is in one number, with what to compare it with; a private one has its error."""
     exact, private = (summary.get("metrics") or {}).get("mean") or {}, summary.get("private_evaluation")
-    found = {name: exact[name] for name in HEADLINE if exact.get(name) is not None}
-    for name, value in list(found.items())[:1]:
-        return [page.tile(HEADLINE[name], f"{value:.4g}", "on held-out rows")]
+    exact = {"accuracy": summary["accuracy"]} | exact
+    for name in (name for name in HEADLINE if exact.get(name) is not None):
+        count = (summary.get("metrics") or {}).get("rows")
+        value = f"{exact[name]:.2%}" if name == "accuracy" else f"{exact[name]:.4g}"
+        return [
+            page.tile(
+                HEADLINE[name], value, _beside(exact, f"on {count:,} held-out rows" if count else "on held-out rows")
+            )
+        ]
     if private is None:
         return []
     if private["metrics"] is None:
@@ -123,10 +148,16 @@ def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
     one, rows = private["metrics"][name], f"on {private['rows']:,} held-out rows, privately"
     if one["value"] is None:
         return [page.tile(HEADLINE[name], NOISE, rows)]
-    share, least = name == "accuracy", private["metrics"].get("majority") or {"value": None}
-    value = " +- ".join(to_two_digits(one["value"], one["error"], "%" if share else ""))
-    below = rows if least["value"] is None else f"{rows}; most frequent class {least['value']:.1%}"
-    return [page.tile(HEADLINE[name], value, below)]
+    value = " +- ".join(to_two_digits(one["value"], one["error"], "%" if name == "accuracy" else ""))
+    return [page.tile(HEADLINE[name], value, _beside({key: x["value"] for key, x in private["metrics"].items()}, rows))]
+
+
+def _beside(metrics: Mapping[str, float | None], rows: str) -> str:
+    """Return what stands below a headline metric: what the most frequent class alone would reach, or R^2."""
+    majority, r2 = metrics.get("majority"), metrics.get("r2")
+    if majority is not None:
+        return f"most frequent class {majority:.1%}; {rows}"
+    return rows if r2 is None else f"R^2 {r2:.3g}; {rows}"
 
 
 def results_of_run(run: Run) -> list[str]:

@@ -6,12 +6,16 @@ Text is escaped by the functions that take text; what they return is HTML.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
 
 from dpmpi.commands.report.drawing import DARK, LIGHT, Entry, sample
+
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]{1,30}(?![\w-])")
+"""A flag in a sentence; what is longer has to be broken on a narrow screen."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,12 @@ def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
 
 def paragraph(text: str, kind: str = "") -> str:
     """Return a paragraph; `kind` is a class of the style sheet: soft, warn, alert."""
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
+    return f'<p class="{kind}">{prose(text)}</p>' if kind else f"<p>{prose(text)}</p>"
+
+
+def prose(text: str) -> str:
+    """Return a text whose flags (--seal) are code, which no line breaks."""
+    return FLAG.sub(r"<code>\g<0></code>", escape(text))
 
 
 def counted(number: int, what: str) -> str:
@@ -60,7 +69,7 @@ def counted(number: int, what: str) -> str:
 
 def tile(name: str, value: str, below: str, kind: str = "tile") -> str:
     """Return a headline number: what it is, the number, and a few words about it."""
-    inside = f"<span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(below)}</small>"
+    inside = f"<span>{escape(name)}</span><b>{escape(value)}</b><small>{prose(below)}</small>"
     return f'<div class="{kind}">{inside}</div>'
 
 
