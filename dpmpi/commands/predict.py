@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.files import check_output
 from dpmpi.data.codebook import DECIMALS, SEPARATORS, Codebook, parse_codebook, read_codebook
 from dpmpi.data.columns import check_name, put_csv, write_columns
 from dpmpi.data.libsvm import read_rows
@@ -52,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--separator", choices=SEPARATORS, help="(default: the codebook's, or what fits the header)")
     parser.add_argument("--decimal", choices=DECIMALS, help="comma for 37,5 (default: the codebook's, or point)")
     flags = parser.parse_args(argv)
+    check_output(flags.out, flags.table, flags.model, flags.codebook)
     model = Model.load(flags.model)
     asked = _asked(flags, model)
     columns = answers(model, asked, flags.id or "row")

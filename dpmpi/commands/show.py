@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from dpmpi.core.files import check_output
 from dpmpi.errors import ConfigError
 from dpmpi.model import Model
 from dpmpi.model.coefficients import HEADINGS, by_size, cells
@@ -30,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
     flags = parser.parse_args(argv)
     if flags.most < 0:
         raise ConfigError(f"expected --most of at least 0, found {flags.most}")
+    check_output(flags.csv, flags.model)
     model = Model.load(flags.model)
     print("\n".join(lines(model, flags.most)))
     if flags.csv is not None:

@@ -90,6 +90,13 @@ def sync_folders(path: Path) -> None:
         folder = folder.parent
 
 
+def check_output(out: Path | None, *inputs: Path | None) -> None:
+    """Raise `ConfigError` if a file to be written is one of those that are read."""
+    for one in inputs:
+        if out is not None and one is not None and out.exists() and one.exists() and out.samefile(one):
+            raise ConfigError(f"expected another file to write than those that are read, found {out}: rename it")
+
+
 def read_toml(path: Path, what: str, error: Raised = ConfigError) -> dict[str, Any]:
     """Return the table in a TOML file; raise `error` in one line, naming `what` the file should be."""
     return parse_toml(read_text(path, what, error), f"{what} {path}", error)

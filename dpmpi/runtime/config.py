@@ -299,6 +299,11 @@ class Config:
             raise ConfigError("expected --rounds N, found auto, which depends on the data: give a number")
         return self.rounds
 
+    @classmethod
+    def default(cls, name: str) -> Any:
+        """Return the default of a field."""
+        return cls.__dataclass_fields__[name].default
+
     @property
     def method_class(self) -> type[Method]:
         """The class of the method."""

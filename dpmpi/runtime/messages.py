@@ -262,6 +262,10 @@ def make_messages(config: Config) -> Messages:
         )
     if config.word_bits != 64:
         raise ConfigError("--share-words is for sums in which nobody sees a summand: add --exchange shares")
+    if config.share_mode != config.default("share_mode"):
+        raise ConfigError("--share-mode is for sums in which nobody sees a summand: add --exchange shares")
+    if config.share_bits not in (None, 40):  # 40 was the default that older config.toml files state
+        raise ConfigError("--share-bits is for sums in which nobody sees a summand: add --exchange shares")
     if config.masks != "few":
         raise ConfigError("--masks is for sums in which nobody sees a summand: add --exchange shares")
     if keys is not None and not config.seal:

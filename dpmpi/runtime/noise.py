@@ -297,6 +297,8 @@ def make_noise(config: Config) -> Noise:
             )
         kind = config.mechanism or mechanisms[0]
         noise = LocalNoise(kind, records=records)
+    if config.noise_in != "pairs" and config.pair_noise != config.default("pair_noise"):
+        raise ConfigError("--pair-noise is for noise that cancels between neighbours: add --noise-in pairs --seal")
     if records > 1 and config.epsilon is not None and config.calibration == "theorem":
         raise ConfigError("no theorem covers persons with several records: use --calibration certified")
     if config.delta == 0 and (config.epsilon or config.noise) and kind == "gaussian":
@@ -307,7 +309,10 @@ def make_noise(config: Config) -> Noise:
 def _pair_noise(config: Config) -> PairNoise:
     """Return noise that cancels between neighbours; raise `ConfigError` for settings that it does not go with."""
     if "gaussian" not in config.method_class.mechanisms or config.mechanism not in (None, "gaussian"):
-        raise ConfigError(f"expected Gaussian noise for --noise-in pairs, found that of {config.algorithm}")
+        raise ConfigError(
+            f"expected Gaussian noise for --noise-in pairs, found that of {config.algorithm}: leave --mechanism out, "
+            "or take momentum"
+        )
     if config.method_class.schedule == "sampled":
         raise ConfigError(f"expected neighbours that stay for --noise-in pairs, found {config.algorithm}: use dp-dda")
     if config.exchange == "shares":

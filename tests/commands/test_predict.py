@@ -249,3 +249,12 @@ def test_show_prints_the_table_and_the_promise(site, capsys):
     assert command(["show", str(folder / "run"), "--most", "3"]) == 0
     assert "6 smaller ones are not shown" in capsys.readouterr().out
     assert command(["show", str(folder / "run"), "--most", "-1"]) == 2
+
+
+def test_nothing_that_is_read_is_written_over(tmp_path, capsys):
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    for words in (("predict", "nowhere.npz", table, "--out", table), ("show", table, "--csv", table)):
+        assert command([str(word) for word in words]) == 2
+        assert capsys.readouterr().err.startswith("dpmpi: expected another file to write than those that are read")
+    assert table.read_text() == "a,b\n1,2\n"

@@ -60,3 +60,9 @@ def test_one_sum_has_one_noise_and_ranks_have_their_own():
 def test_files_of_an_older_edition_are_read():
     text = parse(["--noise", "1"]).to_toml() + 'adversary = "final"\n'
     assert from_text(text, "config.toml", {}).digest() == parse(["--noise", "1"]).digest()
+
+
+@pytest.mark.parametrize("flag", ["--pair-noise=3", "--share-mode=full", "--share-bits=30"])
+def test_flags_of_another_mode_are_refused(flag):
+    with pytest.raises(ConfigError, match=rf"^{flag.partition('=')[0]} is for .*: add --"):
+        Settings.of(parse(["--epsilon", "1", flag]))

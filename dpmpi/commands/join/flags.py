@@ -105,6 +105,8 @@ def parse(argv: Sequence[str]) -> Joining:
     path = given.pop("resume", None)
     run = [*rest, "--seal"] if path is None else [*rest]
     config, begins = _config({**given, "seal": True}, path)
+    if path is None and "data" not in given and config.data == config.default("data"):
+        raise ConfigError("expected --data 'shards:FILE' with the records of this party, found none: name them")
     if config.ranks not in (None, flags.of):
         raise ConfigError(f"expected --of {config.ranks}, as the settings say, found {flags.of}")
     found = Joining(

@@ -192,4 +192,5 @@ def _privacy(summary: Mapping[str, Any]) -> str:
             text += f"; WARNING: the paper's theorem claims {claim}, do not rely on it"
         else:
             text += f"; the paper's theorem claims {claim:.4g}"
-    return text + ("; evaluation is outside of it" if privacy["evaluation_outside_guarantee"] else "")
+    outside = "evaluation" if privacy["epsilon_evaluation"] is None else "--reference"
+    return text + (f"; {outside} is outside of it" if privacy["evaluation_outside_guarantee"] else "")
