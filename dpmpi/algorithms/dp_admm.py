@@ -40,7 +40,7 @@ from dpmpi.algorithms.bases.consensus_admm import (
     own_curvature,
     positive,
 )
-from dpmpi.core import Agent, Array, Asked, Exchanges, Steps, Sum, Terms, combine, hyperparameter, public
+from dpmpi.core import Agent, Array, Asked, Exchanges, Steps, Sum, Terms, combine, held_back, hyperparameter, public
 
 WHY_PUBLIC = "computed from this rank's releases and the public centre"
 
@@ -86,6 +86,11 @@ class DpAdmm(Averaging):
         """Return rho and the first eta, where they are derived."""
         found = {"rho": self.penalty(terms)} if self.rho is None else {}
         return found | ({"eta": self.proximal(terms, 1)} if self.eta is None else {})
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the steps (2) go, each 1/D long."""
+        rho, rounds = self.penalty(terms), range(1, terms.active_rounds + 1)
+        return held_back(sum(1.0 / (rho + self.proximal(terms, t)) for t in rounds), terms)
 
     def exchanges(self, terms: Terms) -> list[Exchanges]:
         """Return one vector to everyone in every round."""

@@ -50,7 +50,19 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dpmpi.algorithms.bases import consensus_admm as admm
-from dpmpi.core import Agent, Array, Facts, Planned, Query, Steps, Terms, combine, hyperparameter, rounds_to_go
+from dpmpi.core import (
+    Agent,
+    Array,
+    Facts,
+    Planned,
+    Query,
+    Steps,
+    Terms,
+    combine,
+    held_back,
+    hyperparameter,
+    rounds_to_go,
+)
 from dpmpi.errors import ConfigError
 
 
@@ -121,6 +133,11 @@ class IpAdmm(admm.ConsensusAdmm):
     def counts(self, terms: Terms) -> dict[str, float]:
         """Return rho and the first eta, where they are derived."""
         return super().counts(terms) | ({"eta": self.proximal(terms, 1)} if self.eta is None else {})
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the inner steps go, each 1/D_r long."""
+        coupling, steps = 2.0 * self.penalty(terms) * terms.degree, terms.active_rounds * self.inner_steps
+        return held_back(sum(1.0 / (coupling + self.proximal(terms, r)) for r in range(1, steps + 1)), terms)
 
     def releases(self, terms: Terms) -> Iterator[Planned]:
         """Return every inner gradient, or one mean iterate in every round."""

@@ -66,6 +66,7 @@ from dpmpi.core import (
     Steps,
     Terms,
     combine,
+    held_back,
     hyperparameter,
     public,
     rounds_to_go,
@@ -126,6 +127,10 @@ class LdpAdmm(Method):
         found = {"damping": self._damping(terms), "zeta": self._zeta(terms), "noise-growth": self._growth(terms)}
         given = {"damping": self.damping, "zeta": self.zeta, "noise-growth": self.noise_growth}
         return {name: value for name, value in found.items() if given[name] is None}
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the steps (3) go, each 1/D long."""
+        return held_back(terms.active_rounds / self._damping(terms), terms)
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return (2) in every round."""

@@ -63,6 +63,7 @@ from dpmpi.core import (
     Steps,
     Sum,
     Terms,
+    held_back,
     hyperparameter,
     rounds_to_go,
 )
@@ -137,6 +138,10 @@ class Rcd(Method):
     def counts(self, terms: Terms) -> dict[str, float]:
         """Return M^, if it is derived."""
         return {"curvature": self._curvature(terms)} if self.curvature is None else {}
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the passes go, each 1/M^."""
+        return held_back(terms.active_rounds / (self._blocks(terms) * self._curvature(terms)), terms)
 
     def releases(self, terms: Terms) -> Iterable[Planned]:
         """Return one release of a whole gradient for as many times as the coordinate visited most often is visited."""

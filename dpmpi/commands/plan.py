@@ -18,6 +18,7 @@ from dpmpi.runtime.cost.dry_run import Hosts
 from dpmpi.runtime.cost.fit import CONSTANTS, Fit, load
 from dpmpi.runtime.cost.model import Link, pattern_of, seconds, sizes
 from dpmpi.runtime.curious import curious_figures, parse_curious
+from dpmpi.runtime.expectation import expected
 from dpmpi.runtime.flags import from_values, make_parser, named_plugins
 from dpmpi.runtime.held_out import evaluation_levels
 from dpmpi.runtime.options import flag_of
@@ -69,7 +70,7 @@ def figures(plan: Plan, dimension: int | None, curious: str | None = None) -> di
         "bytes": None if payload is None else plan.bytes(),
         "derived": plan.derivation(),
         "pair_noise": plan.settings.noise.describe(),
-        "verdict": None if dimension is None or (expected := plan.verdict()) is None else expected.line,
+        "verdict": None if dimension is None or (told := expected(plan, sigmas)) is None else told.line,
     } | ({} if curious is None else {"curious": curious_figures(plan, sigmas, [parse_curious(curious, plan.ranks)])})
 
 
@@ -184,7 +185,7 @@ def show(plan: dict[str, Any]) -> str:
     if claim is not None:
         trust = "" if epsilon <= claim else "; WARNING: the messages do not keep it"
         rows["theorem claims"] = f"{claim:.4g}{trust}"
-    rows |= {"beta": f"{plan['graph']['beta']:.4f}", "messages": f"{plan['messages']:,}"}
+    rows |= {"graph's beta": f"{plan['graph']['beta']:.4f}", "messages": f"{plan['messages']:,}"}
     if plan["bytes"] is not None:
         rows["bytes"] = f"{plan['bytes']:,}"
     title = f"{plan['algorithm']}, {plan['ranks']} ranks, {plan['graph']['name']}, {plan['rounds']} rounds"

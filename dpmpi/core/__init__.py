@@ -31,6 +31,7 @@ from dpmpi.core.method import (
     Planned,
     Terms,
     four_digits,
+    held_back,
     hyperparameter,
     rounds_to_go,
 )
@@ -41,5 +42,5 @@ __all__ = ["Agent", "Charges", "Clock", "Draws", "Event", "Mechanism", "Penalty"
 __all__ += ["Array", "Bytes", "Gather", "Hidden", "Integers", "Mix", "NeighbourSum", "Public", "Query", "Release"]
 __all__ += ["Request", "Sampling", "Sendable", "Steps", "Sum", "public"]
 __all__ += ["Asked", "Audience", "Exchanges", "Facts", "Gossip", "Method", "Planned", "Terms", "four_digits"]
-__all__ += ["hyperparameter", "rounds_to_go"]
+__all__ += ["held_back", "hyperparameter", "rounds_to_go"]
 __all__ += ["combine"]

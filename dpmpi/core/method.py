@@ -117,6 +117,11 @@ def rounds_to_go(facts: Facts, step: float, least: int, most: int) -> int:
     return min(max(math.ceil(facts.flow / step), least), most)
 
 
+def held_back(steps: float, terms: Terms) -> float:
+    """Return how far steps of this length in all go under an l2 penalty of weight l2: never farther than 1/l2."""
+    return steps / (1.0 + terms.strong_convexity * steps)
+
+
 def four_digits(x: float) -> float:
     """Return x to four digits: a setting that people can read, and that unlike machines agree on."""
     return float(f"{x:.4g}")
@@ -231,7 +236,7 @@ class Method:
         return {}
 
     def flow(self, terms: Terms) -> float | None:
-        """Return how far the rounds go, as `Facts.flow`; None where that cannot be said."""
+        """Return how far the rounds go, as `Facts.flow`: `held_back` of all steps; None where that cannot be said."""
         return None
 
     def check(self, terms: Terms) -> None:

@@ -82,13 +82,13 @@ def noise_rate(settings: Settings, records: Sequence[int], lipschitz: float) -> 
     return 2.0 * noise.records * noise.mean_deviation(each) / mu
 
 
-def flow_time(settings: Settings, nu: float, dimension: int) -> float:
-    """Return tau of (5) for a model of this length."""
+def flow_time(settings: Settings, nu: float, dimension: int, lipschitz: float) -> float:
+    """Return tau of (5) for a model of this length and a clip."""
     if nu <= 0.0:
         return FARTHEST
     part = MEAN_FLOW if settings.loss is None else settings.loss.flow
     columns = dimension // settings.scores
-    tau: float = part * (2.0 * settings.lipschitz(dimension) * nu) ** -1.5 * math.sqrt(10.0 / columns)
+    tau: float = part * (2.0 * lipschitz * nu) ** -1.5 * math.sqrt(10.0 / columns)
     return min(FARTHEST, tau)
 
 
@@ -110,7 +110,7 @@ def derive(settings: Settings, records: Sequence[int], dimension: int, share: fl
         share=share,
         dimension=dimension,
         lipschitz=L,
-        flow=flow_time(settings, nu, dimension),
+        flow=flow_time(settings, nu, dimension, L),
         longest_step=2.0 / curvature if curvature else LONGEST_STEP,
         noise=L * nu,
         mechanism=config.mechanism or method.mechanisms[0],

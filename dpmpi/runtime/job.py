@@ -16,6 +16,7 @@ from dpmpi.privacy.releases import later_releases, tally
 from dpmpi.runtime.budget import Account, Fits
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.engine import Engine
+from dpmpi.runtime.expectation import expected
 from dpmpi.runtime.plan import Plan
 from dpmpi.runtime.recovery.snapshot import Snapshot
 from dpmpi.runtime.settings import Settings
@@ -123,7 +124,7 @@ class Job:
 
     def verdict(self) -> Verdict | None:
         """Return the verdict on the run within its budgets."""
-        return self.plan.verdict(self.fits.share(self.plan.records))
+        return expected(self.plan, self.sigmas, self.fits.share(self.plan.records))
 
     @property
     def private(self) -> bool:

@@ -276,9 +276,12 @@ def make_noise(config: Config) -> Noise:
     """Return where the noise is; raise `ConfigError` for flags that do not go with it."""
     mechanisms, records = config.method_class.mechanisms, config.person_records or 1
     if config.noise_in == "sum":
-        if not config.method_class.adds_up:
-            able = ", ".join(name for name, cls in methods(config.plugin_digest).items() if cls.adds_up)
-            raise ConfigError(f"--noise-in sum is for methods that need the sum alone ({able}), got {config.algorithm}")
+        able = [n for n, cls in methods(config.plugin_digest).items() if cls.adds_up and cls.schedule == "static"]
+        if config.algorithm not in able:
+            raise ConfigError(
+                f"--noise-in sum is for methods that need the sum of all ranks alone ({', '.join(able)}), got "
+                f"{config.algorithm}"
+            )
         if config.mechanism is not None:
             raise ConfigError("--noise-in sum is a discrete gaussian: leave --mechanism out")
         if config.epsilon is not None and config.calibration == "theorem":

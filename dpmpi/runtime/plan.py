@@ -23,14 +23,13 @@ from dpmpi.problem.penalties import Regulariser
 from dpmpi.problem.rows import Positions, Rows
 from dpmpi.rng import PrivateStream
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.derived import FARTHEST_MOMENTUM, derivation, derive, flow_time, noise_rate, weights
+from dpmpi.runtime.derived import derivation, derive, weights
 from dpmpi.runtime.held_out import HeldOut, evaluation_noise
 from dpmpi.runtime.messages import Way
 from dpmpi.runtime.noise import Pairs
 from dpmpi.runtime.options import AUTO
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
-from dpmpi.runtime.verdict import Figures, Verdict, verdict
 
 
 @dataclass(frozen=True)
@@ -133,33 +132,6 @@ class Plan:
         if not told or max(self.weights) < 1.1 * min(self.weights):  # who is alike counts alike, or nearly
             return found
         return ", ".join(filter(None, (found, "weights by precision")))
-
-    def verdict(self, fits: float = 1.0) -> Verdict | None:
-        """Return the verdict if this part of the releases fits the budgets; None without noise or labels."""
-        config, L = self.config, self.lipschitz
-        nu = noise_rate(self.settings, self.records, L)
-        if not nu or self.settings.loss is None:
-            return None
-        numbers = not self.settings.classifies
-        flows = [self.method.flow(self.terms(rank)) for rank in range(self.ranks)]
-        return verdict(
-            Figures(
-                ranks=self.ranks,
-                records=sum(self.records),
-                smallest=min(self.records),
-                dimension=self.dimension // self.settings.scores,
-                clip=L,
-                nu=nu,
-                share=None if numbers else config.smaller_class,
-                classes=max(2, self.settings.scores),
-                numbers=numbers,
-                flow=max((flow for flow in flows if flow is not None), default=None),
-                advised=min(flow_time(self.settings, nu, self.dimension), FARTHEST_MOMENTUM),
-                epsilon=config.epsilon,
-                delta=config.delta or 1e-5,
-                fits=fits,
-            )
-        )
 
     def check(self) -> None:
         """Raise `ConfigError` for what the records, the method or the way to speak do not allow."""

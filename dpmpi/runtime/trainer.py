@@ -150,7 +150,7 @@ class Trainer:
             results=str(self._directory.path),
             listen=self._listen,
             bar=self._bar,
-            fits=job.fits,
+            foretold=(job.verdict(), job.fits.line()),
         )
 
     def _next_stop(self) -> int:

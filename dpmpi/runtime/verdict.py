@@ -1,15 +1,15 @@
 """Say from public figures what to expect of a run: good, weak or mostly noise.
 
-With nu the noise of the mean gradient per unit of the clip and sqrt(round), m columns, pi the declared share of the
-smaller class (if nobody says, 1/2; 1/sqrt(2 K) for K classes), tau how far the settings go (flow time) and tau* how far
-the derived ones would go:
+With nu the noise of the mean gradient per unit of the clip over all rounds, of what the method releases
+(`expectation.py`), m columns, pi the declared share of the smaller class (if nobody says, 1/2; 1/sqrt(2 K) for K
+classes), tau how far the settings go (flow time) and tau* how far this noise lets them go:
 
     F = nu m^(1/4) / pi^2          how hard it is to see the classes through the noise                (1)
     F = nu m^(1/2)                 the same for numbers and counts                                    (1')
     r = tau / tau*                 above 1 the noise of a score, tau L nu, outgrows what is learned   (2)
 
     mostly noise   F >= 1.26 or r >= 10                                                               (3)
-    weak           F >= 0.64, or tau < 2/pi^3 with r < 0.1 and pi < 0.45                              (4)
+    weak           F >= 0.64, or tau < 2/pi^3 with r < 0.1 and pi < 0.45 (or unknown: 0.45)           (4)
     good           otherwise                                                                          (5)
 
 With (1') the limits of F are 0.4 and 0.12: from a fifth, and from half, of the R^2 without noise on.
@@ -22,9 +22,10 @@ classes through the noise of fewer rounds, and goes less far,
 
 (A careful choice that was fitted to nothing: an easy set is learned with a twentieth of the releases, too.)
 
-The second part of (4) is a run that stops while it still puts all records into the larger, declared class. What would
-do: nu falls as 1/N in the records and as 1/mu in the Gaussian DP of (epsilon, delta), so (1) is solved for N, and for
-epsilon by mu. The constants were fitted on simulated runs (docs/experiments/defaults.md): a guide, not a theorem.
+The second part of (4) is a run that stops while it still puts all records into the larger class. Where pi is not
+declared and the word is good, the line names the share below which (1) is weak. What would do: nu falls as 1/N in the
+records and as 1/mu in the Gaussian DP of (epsilon, delta), so (1) is solved for N, and for epsilon by mu. The constants
+were fitted on simulated runs (docs/experiments/defaults.md): a guide, not a theorem.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ WEAK_NOISE, MOST_NOISE = 0.64, 1.26
 """F of (4) and (3)."""
 WEAK_NUMBERS, MOST_NUMBERS = 0.12, 0.4
 """The same for (1')."""
+MORE_NOISE = 1.5
+"""From so many times the usual noise, or clip, on it is told."""
 MOST_FLOW = 10.0
 """r of (3)."""
 WEAK_CUT, MOST_CUT = 0.5, 0.1
@@ -61,13 +64,17 @@ class Figures:
     dimension: int
     clip: float
     nu: float
-    """The noise of the mean gradient in a coordinate per unit of `clip` and sqrt(round); 0 without noise."""
+    """The noise of the mean gradient in a coordinate per unit of `clip`, by all releases; 0 without noise."""
+    usual: float = 0.0
+    """The same if all records were released under Gaussian noise; 0 where that is not known."""
     share: float | None = None
     """The declared share of the smaller class."""
     flow: float | None = None
     """How far the settings go, None if the method does not say."""
     advised: float | None = None
-    """How far the derived settings would go."""
+    """How far this noise lets them go."""
+    clip_ratio: float = 1.0
+    """The clip over the usual one; where it is above 1 `nu` and `usual` are, and below 1 `flow` is, so many times."""
     epsilon: float | None = None
     delta: float = 1e-5
     classes: int = 2
@@ -115,16 +122,25 @@ def verdict(figures: Figures) -> Verdict:
         word = "weak"  # (4), (7)
     records, epsilon = _enough(figures, F)
     expected = word if word == "mostly noise" else f"a {word} model"
-    parts = [f"expect {expected}: {_noise(figures)}"]
+    parts = [f"expect {expected}{_if_even(figures) if word == 'good' else ''}: {_noise(figures)}"]
+    if figures.clip_ratio > MORE_NOISE:
+        parts.append(f"the clip is {figures.clip_ratio:.3g} times the usual one: more noise, and hardly more signal")
+    if figures.usual and figures.nu > MORE_NOISE * figures.usual:
+        more = figures.nu / figures.usual
+        parts.append(f"that is {more:.2g} times what Gaussian noise on gradients of all records would be")
     if s < 1:
         parts.append(f"the budget has room for {s:.0%} of the planned releases: raise it, or plan a smaller epsilon")
     if r >= MOST_FLOW:
         parts.append(
-            f"these settings go {r:.3g} times as far as the noise allows (flow {figures.flow:.3g}, derived "
-            f"{figures.advised:.3g}): leave them to auto"
+            f"the steps go {r:.3g} times as far as the noise allows (flow {figures.flow:.3g}, not "
+            f"{figures.advised:.3g}): leave settings to auto, or take a method with less noise"
         )
     elif early:
-        parts.append(f"flow {figures.flow:.3g} is too short for a class of {figures.share:.0%}: leave it to auto")
+        rare = "classes that are not even" if figures.share is None else f"a class of {figures.share:.0%}"
+        held = f", with a clip of {figures.clip_ratio:.2g} of the usual one," if figures.clip_ratio < 1 else ""
+        parts.append(
+            f"the steps cannot get far: flow {figures.flow:.3g}{held} is too short for {rare}: leave it to auto"
+        )
     if records is not None:
         would = f"about {records:,} records" + (f", or epsilon {epsilon:.2g}," if epsilon is not None else "")
         parts.append(f"{would} would do")
@@ -166,9 +182,21 @@ def worse_than_nothing(zero: float | None, objective: float | None) -> str | Non
 
 def _stops_early(figures: Figures) -> bool:
     """Return whether the second part of (4) holds."""
-    if figures.flow is None or figures.share is None or figures.share >= SMALL_CLASS:
+    share = figures.share or SMALL_CLASS
+    if figures.flow is None or figures.numbers or (figures.share or 0.0) >= SMALL_CLASS:
         return False
-    return figures.flow < SHORT_FLOW / figures.share**3 and overshoot(figures) < SHORT_PART
+    if figures.share is None and figures.classes > 2:
+        return False
+    return figures.flow < SHORT_FLOW / share**3 and overshoot(figures) < SHORT_PART
+
+
+def _if_even(figures: Figures) -> str:
+    """Return the share of a class, if nobody declared one, from which on (4) does not hold; nothing else."""
+    if figures.numbers or figures.classes > 2 or figures.share is not None or not figures.nu:
+        return ""
+    seen = figures.nu * math.sqrt(math.sqrt(figures.dimension)) / math.sqrt(figures.fits)
+    least = math.ceil(1000.0 * math.sqrt(seen / WEAK_NOISE)) / 10.0
+    return f" if no class is below {least:.3g}% (weak otherwise; say it with --smaller-class)"
 
 
 def _enough(figures: Figures, F: float) -> tuple[int | None, float | None]:

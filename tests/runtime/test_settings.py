@@ -66,3 +66,19 @@ def test_files_of_an_older_edition_are_read():
 def test_flags_of_another_mode_are_refused(flag):
     with pytest.raises(ConfigError, match=rf"^{flag.partition('=')[0]} is for .*: add --"):
         Settings.of(parse(["--epsilon", "1", flag]))
+
+
+@pytest.mark.parametrize("algorithm", ["dvp-admm", "r-admm"])
+def test_noise_inside_an_objective_does_not_advise_a_clip_for_several_scores(algorithm):
+    flags = ("--algorithm", algorithm, "--loss", "softmax", "--classes", "a,b,c", "--epsilon", 1)
+    with pytest.raises(ConfigError, match="expected a loss of one score") as refused:
+        plan_of(settings_of(*flags), (100,) * 4, 15).check()
+    assert "1.415" not in str(refused.value)
+
+
+def test_noise_in_the_sum_names_only_methods_that_can():
+    with pytest.raises(ConfigError, match="--noise-in sum is for methods") as refused:
+        settings_of("--algorithm", "sampled-dda", "--exchange", "shares", "--noise-in", "sum", "--epsilon", 1)
+    able = str(refused.value).split("(")[1].split(")")[0].split(", ")
+    assert "sampled-dda" not in able
+    assert "momentum" in able

@@ -52,6 +52,7 @@ from dpmpi.core import (
     Terms,
     combine,
     four_digits,
+    held_back,
     hyperparameter,
     public,
 )
@@ -232,6 +233,11 @@ class LocalMinimisation(ConsensusAdmm):
     def fitting_convexity(self, facts: Facts) -> float:
         """Return q of (5)."""
         return facts.noise * math.sqrt(self.released(facts.rounds)) / LARGEST_NOISE
+
+    def flow(self, terms: Terms) -> float | None:
+        """Return how far the rounds go: k/q, as said above (5)."""
+        coupling = 2.0 * self.penalty(terms) * terms.degree
+        return held_back(terms.active_rounds / coupling, terms) if coupling > 0.0 else None
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` where (2) cannot be solved to a certified accuracy."""

@@ -43,7 +43,21 @@ from typing import ClassVar
 import numpy as np
 
 from dpmpi.algorithms.bases.accelerated_mixing import AcceleratedMixing, accelerate, check_gossip, mix_again
-from dpmpi.core import Agent, Array, Exchanges, Gossip, Mix, Planned, Query, Sendable, Steps, Terms, combine, public
+from dpmpi.core import (
+    Agent,
+    Array,
+    Exchanges,
+    Gossip,
+    Mix,
+    Planned,
+    Query,
+    Sendable,
+    Steps,
+    Terms,
+    combine,
+    held_back,
+    public,
+)
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "a weighted sum of noised iterates"
@@ -111,6 +125,10 @@ class ConsensusDescent(AcceleratedMixing):
     def counts(self, terms: Terms) -> dict[str, float]:
         """Return the first step, if it is derived."""
         return super().counts(terms) | ({"step": float(self.plan(terms)[0][0])} if self.step is None else {})
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the steps of stage I go."""
+        return held_back(float(self.plan(terms)[0][: terms.active_rounds].sum()), terms)
 
     def gossip(self, terms: Terms) -> Gossip:
         """Return ones: what is said in (3) is y_j(t) = F(v_j(t-1)) + n_j(t), v_j(t-1) = sum_k w_jk y_k(t-1).

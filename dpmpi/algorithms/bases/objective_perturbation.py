@@ -88,12 +88,12 @@ class ObjectivePerturbation(LocalMinimisation):
 
     def check(self, terms: Terms) -> None:
         """Raise `ConfigError` for losses for which (3) does not hold."""
-        super().check(terms)
-        if terms.scores > 1:
+        if terms.scores > 1:  # first: no other clip helps
             raise ConfigError(
                 f"expected a loss of one score for noise inside the objective, found {terms.scores} scores: use "
                 "momentum, ip-admm or another method with noise on gradients"
             )
+        super().check(terms)
 
     def private(self, t: int) -> bool:
         """Return whether round t touches data."""

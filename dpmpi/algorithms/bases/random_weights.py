@@ -29,7 +29,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dpmpi.core import Agent, Array, Asked, Facts, Method, Planned, Terms, combine, hyperparameter, rounds_to_go
+from dpmpi.core import (
+    Agent,
+    Array,
+    Asked,
+    Facts,
+    Method,
+    Planned,
+    Terms,
+    combine,
+    held_back,
+    hyperparameter,
+    rounds_to_go,
+)
 from dpmpi.errors import ConfigError
 
 WHY_PUBLIC = "made of releases, and of random weights that do not depend on data"
@@ -119,6 +131,10 @@ class RandomWeights(Method):
     def counts(self, terms: Terms) -> dict[str, float]:
         """Return the first step, if it is derived."""
         return {"step": self.eta(terms, 1)} if self.step is None else {}
+
+    def flow(self, terms: Terms) -> float:
+        """Return how far the steps (3) go."""
+        return held_back(sum(self.eta(terms, t) for t in range(1, terms.active_rounds + 1)), terms)
 
     def releases(self, terms: Terms) -> list[Planned]:
         """Return (1) in every round."""

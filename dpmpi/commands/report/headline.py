@@ -41,8 +41,8 @@ def warnings_of_runs(groups: Sequence[Group]) -> list[str]:
         for lost in filter(None, (run.summary.get("lost") for run in group.runs)):
             ranks = ", ".join(map(str, lost))
             said.append((f"{group.label}: rank {ranks} was lost on the way, and the others went on.", "warn"))
-        for text, count in Counter(text for run in group.runs for text in _expectations(run)).items():
-            said.append((f"{group.label}: {text}" + (f" ({count} runs)" if count > 1 else ""), "warn"))
+        for (text, kind), count in Counter(told for run in group.runs for told in _expectations(run)).items():
+            said.append((f"{group.label}: {text}" + (f" ({count} runs)" if count > 1 else ""), kind))
         stopped = {r["rank"] for run in group.runs for r in run.summary["per_rank"] if r.get("stopped") is not None}
         if stopped:
             spent_by = f"{group.label}: the budget of {page.counted(len(stopped), 'rank')} was spent before the end."
@@ -50,11 +50,11 @@ def warnings_of_runs(groups: Sequence[Group]) -> list[str]:
     return _warnings(said, groups)
 
 
-def _expectations(run: Run) -> list[str]:
-    """Return the warnings of a run's verdict, before and after training; none for a good model."""
+def _expectations(run: Run) -> list[tuple[str, str]]:
+    """Return a run's verdict, before and after training: a warning unless it promised a good model, and its kind."""
     told = run.summary.get("verdict") or {}
-    before = told.get("line") if told.get("word") not in (None, "good") else None
-    return [text for text in (before, told.get("afterwards")) if text]
+    found = [(told.get("line"), "soft" if told.get("word") == "good" else "warn"), (told.get("afterwards"), "warn")]
+    return [(text, kind) for text, kind in found if text]
 
 
 def warnings_of_sweep(sweep: SweepResult) -> list[str]:

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from dpmpi.runtime.budget import Fits
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.live_epsilon import LiveEpsilon
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.plan import Plan
+from dpmpi.runtime.verdict import Verdict
 
 Listener: TypeAlias = Callable[[str, dict[str, Any]], None]
 """Is told what happens, as `--log-json` prints it: "start", "round" or "evaluation", and the figures."""
@@ -227,10 +227,13 @@ def watch(
     results: str | None = None,
     listen: Listener | None = None,
     bar: bool = False,
-    fits: Fits | None = None,
+    foretold: tuple[Verdict | None, str | None] = (None, None),
 ) -> Progress:
-    """Return the display of a run after round `completed`, as its settings ask for; `results` is its directory."""
-    fits = fits or Fits()
+    """Return the display of a run after round `completed`, as its settings ask for; `results` is its directory.
+
+    `foretold` are the verdict and the line on what fits the budgets.
+    """
+    expected, budget = foretold
     config, graph = plan.config, plan.schedule.graph
     shown = shown and (bar or not config.quiet)
     progress = Progress(
@@ -243,9 +246,9 @@ def watch(
         listen=listen,
         bar=bar,
     )
-    expected, derived = plan.verdict(fits.share(plan.records)), plan.derivation()
+    derived = plan.derivation()
     if shown and not config.quiet and not config.log_json and not completed:
-        for line in (f"derived: {derived}" if derived else None, fits.line(), expected and expected.line):
+        for line in (f"derived: {derived}" if derived else None, budget, expected and expected.line):
             if line:
                 say(line)
     told = {
@@ -257,7 +260,7 @@ def watch(
         "graph": graph.name,
         "derived": derived,
         "verdict": expected and expected.word,
-        "budget": fits.line(),
+        "budget": budget,
         "results": results,
     }
     progress.tell("start", **told)

@@ -110,8 +110,8 @@ def to_two_digits(value: float, error: float, unit: str = "") -> tuple[str, str]
 
 
 def _expected(told: Mapping[str, Any] | None) -> str | None:
-    """Return the verdict's line; None if it promised a good model."""
-    return None if told is None or told["word"] in (None, "good") else str(told["line"]).removeprefix("expect ")
+    """Return the verdict's line; None if there is none."""
+    return None if told is None or told["word"] is None else str(told["line"]).removeprefix("expect ")
 
 
 def _lost(ranks: Sequence[int]) -> str | None:
