@@ -269,3 +269,9 @@ def test_figures_for_people():
         "7 TB",
     ]
     assert [in_time(s) for s in (0.4, 99, 100, 3599, 7500)] == ["0 s", "99 s", "2 min", "60 min", "2 h 05 min"]
+
+
+def test_the_table_has_the_pace_as_people_write_it(tmp_path, capsys):
+    assert run([*FLAGS.split(), "--out", str(tmp_path / "run")]) == 0
+    pace = json.loads((tmp_path / "run" / "summary.json").read_text())["rounds_per_second"]
+    assert f"({in_rate(pace)})\n" in capsys.readouterr().out
