@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import ONE_THREAD, Launcher
 from dpmpi.runtime.flags import flags_of
+from dpmpi.runtime.output.console import say
 
 MOST_RANKS = 10_000
 
@@ -23,6 +24,8 @@ def main(argv: Sequence[str]) -> int:
 
         return run(flags)
     flags_of(flags)  # a mistyped flag is said once, before anything is started
+    if sys.stderr.isatty() and "--quiet" not in flags:  # many ranks take seconds until they have something to say
+        say("starting 1 rank ..." if ranks == 1 else f"starting {ranks} ranks ...", sys.stderr)
     program = [sys.executable, "-m", "dpmpi.run", *flags]
     return Launcher.make(launcher).run(ranks, program, environment=ONE_THREAD, streams=(None, None)).code
 

@@ -27,6 +27,7 @@ from dpmpi.commands.sweep.file import Plot
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.model import Model
 from dpmpi.run import main as train
+from dpmpi.runtime.output.progress import in_rate
 from dpmpi.runtime.output.result_table import _privately, to_two_digits
 from dpmpi.runtime.output.results import (
     QUANTILES,
@@ -288,6 +289,7 @@ def test_the_page_of_a_run(runs, capsys):
     summary = json.loads((runs / "ring/summary.json").read_text())
     shown = dict(re.findall(r'<div class="tile"><span>([^<]*)</span><b>([^<]*)</b>', text))
     assert shown.pop("time").endswith(" s")
+    assert f", {in_rate(summary['rounds_per_second'])}</small>" in text
     assert shown == {
         "accuracy": f"{summary['accuracy']:.2%}", "certified epsilon": f"{summary['privacy']['epsilon']:.3g} of 3",
         "verdict": summary["verdict"]["word"], "bytes sent": plots_unit(summary["communication"]["bytes"]),

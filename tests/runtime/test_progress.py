@@ -18,7 +18,7 @@ from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.flags import parse
 from dpmpi.runtime.live_epsilon import Before, LiveEpsilon
 from dpmpi.runtime.output import progress as showing
-from dpmpi.runtime.output.progress import Figures, Progress, in_bytes, in_time, watch
+from dpmpi.runtime.output.progress import Figures, Progress, in_bytes, in_rate, in_time, watch
 from dpmpi.runtime.plan import noise_levels
 
 
@@ -47,7 +47,7 @@ EVALUATED = Evaluation(500, 0.36227, 0.9265, 0.9255, 0.1, None, None)
 
 
 def test_a_log_gets_a_line_now_and_then(clock, capsys):
-    """At most one every 5 s, after five minutes one every 30 s, and no carriage returns."""
+    """At most one every 2 s, after five minutes one every 30 s, and no carriage returns."""
     facts = planned("--epsilon 1")
     live = LiveEpsilon(facts, noise_levels(facts))
     spoken = []
@@ -62,7 +62,7 @@ def test_a_log_gets_a_line_now_and_then(clock, capsys):
             if line:
                 spoken.append((done, line))
     times = [done for done, _ in spoken]
-    assert times[:3] == [5, 10, 15]
+    assert times[:3] == [2, 4, 6]
     assert max(b - a for a, b in pairwise(times)) <= 30
     assert min(b - a for a, b in pairwise(times) if a >= 300) == 30
     done, line = spoken[-1]
@@ -91,8 +91,8 @@ def test_a_terminal_gets_one_line(clock, monkeypatch):
     shown = terminal.getvalue()
     assert "\n" not in shown
     last = [part for part in shown.split("\r") if part.strip()][-1]
-    assert "599/1000" in last
-    assert re.search(r"objective 0\.36227  accuracy 0\.9265  epsilon 0\.\d+ of 1  \d\.\d+ MB sent", last)
+    assert last.lstrip("\r").startswith("round 599/1000 |")
+    assert re.search(r", 2 rounds/s  objective 0\.36227  accuracy 0\.9265  epsilon 0\.\d+ of 1  \d\.\d+ MB sent", last)
 
 
 def test_the_pace_of_a_run_that_goes_on_is_its_own(clock, capsys):
@@ -259,6 +259,8 @@ def test_the_rank_that_has_spent_most_in_all_runs_is_shown():
 
 
 def test_figures_for_people():
+    paces = {0.0123: "0.0123", 1: "1", 99.94: "99.9", 99.97: "100", 364.4: "364", 1139.6: "1,140", 1234567: "1,230,000"}
+    assert [in_rate(pace) for pace in paces] == [f"{told} rounds/s" for told in paces.values()]
     assert [in_bytes(n) for n in (0, 999, 8_320_000, 2.5e9, 7e12)] == [
         "0 bytes",
         "999 bytes",
@@ -267,3 +269,9 @@ def test_figures_for_people():
         "7 TB",
     ]
     assert [in_time(s) for s in (0.4, 99, 100, 3599, 7500)] == ["0 s", "99 s", "2 min", "60 min", "2 h 05 min"]
+
+
+def test_the_table_has_the_pace_as_people_write_it(tmp_path, capsys):
+    assert run([*FLAGS.split(), "--out", str(tmp_path / "run")]) == 0
+    pace = json.loads((tmp_path / "run" / "summary.json").read_text())["rounds_per_second"]
+    assert f"({in_rate(pace)})\n" in capsys.readouterr().out

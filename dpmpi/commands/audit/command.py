@@ -101,7 +101,7 @@ def table(result: dict[str, Any]) -> str:
         "epsilon, at least": "{lower:.4g} at delta {delta:g} with confidence {confidence:g}",
         "mu, at least": "{mu_lower:.4g} with confidence {confidence:g}" if result.get("mu_lower") is not None else "",
         "evidence": evidence,
-        "speed": "{seconds:.1f} s, {rounds_per_second:.0f} rounds/s",
+        "speed": "{seconds:.1f} s, {rounds_per_second:,.0f} rounds/s",
         "verdict": "{verdict}",
     }
     if result["weakened"] != 1:

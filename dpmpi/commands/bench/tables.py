@@ -17,7 +17,7 @@ FIXED_RANKS = 20
 MACHINE = "{cores} cores ({processor}), {mpi}, Python {python}, numpy {numpy}; load of the machine before: {load:.2f}."
 CROWD = (
     "{ranks} ranks, {rounds} rounds of dp-dda on a ring, m = {dimension}: {wall_seconds:.1f} s "
-    "({rounds_per_second:.0f} rounds/s) after {startup_seconds:.1f} s of starting."
+    "({rounds_per_second:,.0f} rounds/s) after {startup_seconds:.1f} s of starting."
 )
 
 

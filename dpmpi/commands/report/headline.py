@@ -11,6 +11,7 @@ from dpmpi.commands.report.charts import BYTES, group_numbers
 from dpmpi.commands.report.drawing import Plots, by_thousands, csv_text, series
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.report.ranks import spent
+from dpmpi.runtime.output.progress import in_rate
 from dpmpi.runtime.output.result_table import NOISE, to_two_digits
 from dpmpi.runtime.output.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
 
@@ -109,7 +110,7 @@ def tiles(run: Run) -> str:
     shown.append(page.tile("bytes sent", by_thousands(sent["bytes"], "B"), below))
     if summary["wall_seconds"] is not None:
         training, speed = summary["rounds"] / summary["rounds_per_second"], summary["rounds_per_second"]
-        below = f"training {training:.3g} s, {speed:.3g} rounds a second"
+        below = f"training {training:.3g} s, {in_rate(speed)}"
         shown.append(page.tile("time", f"{summary['wall_seconds']:.3g} s", below))
     if summary["suboptimality"] is not None:
         below = f"objective {summary['objective']:.4g}, optimum {summary['optimum']:.4g}"

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TextIO
 
+from dpmpi.network.launcher import launcher_process
+
+MARKING = ("output", "tag-output", "timestamp-output", "merge-stderr", "xml", "xterm", "prepend", "errfile")
+"""How the flags of launchers begin that mark every line of a rank, or write it to files."""
 _callers = [0]
 """How many callers from Python want a log instead of lines on the terminal."""
 
@@ -51,3 +58,51 @@ def hush(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+class Terminal:
+    """A terminal that is not this process's own, for a line that is drawn anew. What it does not take is dropped."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.encoding = sys.stderr.encoding or "ascii"
+
+    def write(self, text: str) -> None:
+        """Write at once; a terminal that was stopped (Ctrl-S) or closed holds up no run."""
+        with suppress(OSError):
+            os.write(self._number, text.encode(self.encoding, "replace"))
+
+    def flush(self) -> None:
+        """Do nothing: all is written."""
+
+    def fileno(self) -> int:
+        """Return the file's number, by which its width is found."""
+        return self._number
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+
+def launcher_terminal() -> Terminal | None:
+    """Return the terminal on which the launcher shows what ranks say on standard error; None if there is none here.
+
+    Open MPI holds back what does not end a line, so a line that is drawn anew must go there directly.
+    """
+    if (pid := launcher_process()) is None:
+        return None
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+        marked = any(word.startswith("-") and word.lstrip("-").startswith(MARKING) for word in words)
+        if marked or stat.S_ISREG(os.fstat(2).st_mode):  # or a wrapper has sent it to a file
+            return None
+        number = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        if not termios.tcgetattr(number)[3] & termios.TOSTOP:  # else it stops whoever writes from the background
+            return Terminal(number)
+    except termios.error:  # a file or a pipe
+        pass
+    os.close(number)
+    return None

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.live_epsilon import LiveEpsilon
-from dpmpi.runtime.output.console import say
+from dpmpi.runtime.output.console import launcher_terminal, say
 from dpmpi.runtime.plan import Plan
 from dpmpi.runtime.verdict import Verdict
 
@@ -23,7 +23,10 @@ Listener: TypeAlias = Callable[[str, dict[str, Any]], None]
 PIECE_SECONDS = 0.25
 GLANCE_SECONDS = 1.0
 """The figures beside a bar are renewed so often."""
-LINE_SECONDS, LATER_SECONDS = 5.0, 30.0
+DELAY_SECONDS = 0.5
+"""Before a bar is drawn beside a launcher, which takes a while to pass on what was said before it."""
+BAR = "round {n_fmt}/{total_fmt} |{bar}| {elapsed}<{remaining}{postfix}"
+LINE_SECONDS, LATER_SECONDS = 2.0, 30.0
 """Lines of a log are so far apart, and later on so far."""
 EARLY_SECONDS = 300.0
 
@@ -81,7 +84,7 @@ class Figures:
         """Return everything, on one line."""
         parts = [f"round {self.round}/{self.rounds}"]
         if self.rounds_per_second is not None:
-            parts.append(f"{self.rounds_per_second:.3g} rounds/s")
+            parts.append(in_rate(self.rounds_per_second))
         parts += [text] if (text := self.text()) else []
         if self.seconds_left is not None:
             parts.append(f"{in_time(self.seconds_left)} left")
@@ -116,12 +119,10 @@ class Progress:
         self._first = completed
         self._figures = Figures(completed, rounds)
         self._bar: Any = None
-        if shown and not as_json and (bar or sys.stderr.isatty()):
-            if bar:
-                from tqdm.auto import tqdm  # noqa: PLC0415 - one rank only
-            else:
-                from tqdm import tqdm  # noqa: PLC0415 - likewise
-            self._bar = tqdm(total=rounds, initial=completed, unit="round", dynamic_ncols=True, leave=False)
+        if shown and not as_json:
+            self._bar = _make_bar(rounds, completed, bar)
+        if self._bar is not None:
+            self._spoke -= GLANCE_SECONDS - PIECE_SECONDS  # the first figures come sooner
 
     def __enter__(self) -> Progress:
         return self
@@ -168,7 +169,7 @@ class Progress:
         if self._json:
             self.tell("progress", **vars(self._figures))
         elif self._bar is not None:
-            self._bar.set_postfix_str(self._figures.text(), refresh=False)
+            self._bar.set_postfix_str(self._beside(), refresh=False)
         else:
             say(self._figures.line(), sys.stderr)
 
@@ -184,8 +185,13 @@ class Progress:
         if self._listen is not None:
             self._listen("evaluation", vars(figures) | asdict(evaluation))
         if self._bar is not None:
-            self._bar.set_postfix_str(figures.text(), refresh=False)
+            self._bar.set_postfix_str(self._beside(), refresh=False)
         self.tell("evaluation", **vars(figures))
+
+    def _beside(self) -> str:
+        """Return the pace and the figures that stand beside a bar."""
+        pace = self._figures.rounds_per_second
+        return "  ".join(filter(None, [in_rate(pace) if pace else "", self._figures.text()]))
 
     def _silence(self, now: float) -> float:
         """Return how many seconds must lie between two lines."""
@@ -218,6 +224,31 @@ class Progress:
             say(json.dumps({"type": kind, **finite}))
 
 
+def _make_bar(rounds: int, completed: int, anywhere: bool) -> Any:
+    """Return a bar if standard error ends on a terminal, be it through the launcher, or if it suits anywhere."""
+    if anywhere:
+        from tqdm.auto import tqdm  # noqa: PLC0415 - one rank only
+
+        return tqdm(total=rounds, initial=completed, bar_format=BAR, dynamic_ncols=True, leave=False)
+    own = sys.stderr.isatty()
+    terminal = sys.stderr if own else launcher_terminal()
+    if terminal is None:
+        return None
+    from tqdm import tqdm  # noqa: PLC0415 - likewise
+
+    tqdm.monitor_interval = 0  # no thread beside MPI
+    return tqdm(
+        total=rounds,
+        initial=completed,
+        bar_format=BAR,
+        dynamic_ncols=True,
+        leave=False,
+        miniters=1,
+        file=terminal,
+        delay=0.0 if own else DELAY_SECONDS,
+    )
+
+
 def watch(
     plan: Plan,
     *,
@@ -236,6 +267,11 @@ def watch(
     expected, budget = foretold
     config, graph = plan.config, plan.schedule.graph
     shown = shown and (bar or not config.quiet)
+    derived = plan.derivation()
+    if shown and not config.quiet and not config.log_json and not completed:
+        for line in (f"derived: {derived}" if derived else None, budget, expected and expected.line):
+            if line:
+                say(line)
     progress = Progress(
         plan.rounds,
         shown=shown,
@@ -246,11 +282,6 @@ def watch(
         listen=listen,
         bar=bar,
     )
-    derived = plan.derivation()
-    if shown and not config.quiet and not config.log_json and not completed:
-        for line in (f"derived: {derived}" if derived else None, budget, expected and expected.line):
-            if line:
-                say(line)
     told = {
         "algorithm": config.algorithm,
         "ranks": graph.size,
@@ -313,6 +344,12 @@ def in_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.3g} TB"
+
+
+def in_rate(rounds_per_second: float) -> str:
+    """Return a pace as people write it, with three digits."""
+    pace = float(f"{rounds_per_second:.3g}")
+    return f"{pace:,.0f} rounds/s" if pace >= 100 else f"{pace:g} rounds/s"
 
 
 def in_time(seconds: float) -> str:

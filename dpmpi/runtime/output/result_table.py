@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmpi.runtime.config import Config
+from dpmpi.runtime.output.progress import in_rate
 
 
 def closing(summary: dict[str, Any], directory: Path, config: Config) -> str:
@@ -52,7 +53,7 @@ def table(summary: dict[str, Any], directory: Path) -> str:
         ("budgets", _budgets(summary)),
         ("messages", f"{communication['messages']:,}"),
         ("bytes", f"{communication['bytes']:,}"),
-        ("seconds", f"{summary['wall_seconds']:.2f} ({summary['rounds_per_second']:.0f} rounds/s)"),
+        ("seconds", f"{summary['wall_seconds']:.2f} ({in_rate(summary['rounds_per_second'])})"),
         ("lost", _lost(summary["lost"])),
         ("results", str(directory)),
     ]
