@@ -41,7 +41,7 @@ learning. ICML 2024: (1), with Renyi accounting; (3) is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -100,6 +100,31 @@ def _rounding(size: int, kappa: float, degree: int) -> float:
 
 def _hidden(edges: Iterable[tuple[int, int]], size: int, kappa: float, known: Sequence[int]) -> Array:
     """Return the diagonal of (I + kappa^2 L_H)^-1 for these colluders."""
+    diagonal: Array = np.diag(_inverse(edges, size, kappa, known))
+    return diagonal
+
+
+def worst_colluders(edges: Sequence[tuple[int, int]], size: int, kappa: float, colluders: int) -> tuple[int, ...]:
+    """Return the colluders who leave rank 0 the least gain; the last ranks where there are too many sets to try."""
+    if math.comb(size - 1, colluders) > MOST_SETS or size > 400:
+        return tuple(range(size - colluders, size))
+    sets = combinations(range(1, size), colluders)
+    return max(sets, key=lambda known: float(_hidden(edges, size, kappa, known)[0]))
+
+
+def best_weights(edges: Iterable[tuple[int, int]], size: int, kappa: float, known: Sequence[int]) -> Array:
+    """Return the weights of all ranks' releases in the best test of rank 0's, its own 1, those of colluders 0.
+
+    That is the row of rank 0 of (I + kappa^2 L_H)^-1, relative to its diagonal.
+    """
+    row = _inverse(edges, size, kappa, known)[0]
+    weights = np.zeros(size)
+    weights[[rank for rank in range(size) if rank not in known]] = row / row[0]
+    return weights
+
+
+def _inverse(edges: Iterable[tuple[int, int]], size: int, kappa: float, known: Sequence[int]) -> Array:
+    """Return (I + kappa^2 L_H)^-1 for these colluders."""
     honest = [rank for rank in range(size) if rank not in known]
     place = {rank: k for k, rank in enumerate(honest)}
     matrix = np.eye(len(honest))
@@ -108,8 +133,7 @@ def _hidden(edges: Iterable[tuple[int, int]], size: int, kappa: float, known: Se
             a, b = place[i], place[j]
             matrix[[a, b], [a, b]] += kappa**2
             matrix[[a, b], [b, a]] -= kappa**2
-    diagonal: Array = np.diag(np.linalg.inv(matrix))
-    return diagonal
+    return np.asarray(np.linalg.inv(matrix))
 
 
 def pair_pricing(effective: float, own: float, width: int) -> Pricing:
@@ -134,6 +158,8 @@ class PairMechanism(NoiseMechanism):
         self.own = effective / gain
         self._kappa = kappa
         self._pairs = dict(streams)
+        self.told: Callable[[int, Array], None] | None = None
+        """Called with each neighbour and the noise that was just added with it: for colluders in an audit."""
         self._step = grid(self.own)
         self._steps = np.empty(width)
         price = pair_pricing(effective, self.own, width)
@@ -148,6 +174,8 @@ class PairMechanism(NoiseMechanism):
         for sign, stream in self._pairs.items():
             drawn = discrete_gaussian(stream, deviation, len(steps))
             (np.add if sign > 0 else np.subtract)(steps, drawn, out=steps)
+            if self.told is not None:
+                self.told(abs(sign) - 1, np.asarray(math.copysign(self._step, sign) * drawn, np.float64))
         np.multiply(steps, self._step, out=value)
         self.noise.add(value, self.own * scale)
 

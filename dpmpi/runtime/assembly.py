@@ -30,7 +30,7 @@ from dpmpi.runtime.held_out import evaluation_levels
 from dpmpi.runtime.job import Job, Past
 from dpmpi.runtime.ledger_owner import remember_rows, remember_split, training_mark
 from dpmpi.runtime.loading import load_shards, most_records, said_at_home
-from dpmpi.runtime.noise import PairNoise, Pairs
+from dpmpi.runtime.noise import Pairs
 from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
 from dpmpi.runtime.recovery.checkpoint import check_snapshot_owner
 from dpmpi.runtime.recovery.snapshot import restore
@@ -131,7 +131,7 @@ def _pairs(plan: Plan, rank: int, secrets: Secrets | None, past: Past) -> Pairs 
 
     The secrets are those of this start of the run: after a loss or a resume the noise is new.
     """
-    if not isinstance(plan.settings.noise, PairNoise) or secrets is None:
+    if plan.settings.noise.place != "pairs" or secrets is None:
         return None
     seed, names = plan.config.insecure_noise_seed, past.names
     near = plan.schedule.graph.neighbours(rank)

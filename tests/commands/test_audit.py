@@ -13,7 +13,7 @@ from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.audit import command as audit
 from dpmpi.commands.audit import every_method, examination
 from dpmpi.commands.audit.figures import compare, numbers_in
-from dpmpi.commands.audit.laboratory import LABEL, Canary, Laboratory, WeakMechanism, honest, weaken
+from dpmpi.commands.audit.laboratory import LABEL, Canary, Laboratory, Weakened, WeakMechanism, honest, weaken
 from dpmpi.commands.audit.listening import project
 from dpmpi.commands.audit.one_run import audit_one_run, releases
 from dpmpi.commands.audit.statistics import GaussianClaim, certified_claim
@@ -538,3 +538,72 @@ def test_wrong_flags_are_one_line_and_exit_code_2(flags, expected, capsys):
 def test_a_result_that_could_not_be_written_is_refused_before_the_runs():
     with pytest.raises(ConfigError, match="--json: expected a file in a folder that is there"):
         audit.main(["--records", "10", "--runs", "12", "--noise", "1", "--json", "/nowhere/at/all.json"])
+
+
+# --- noise that cancels between neighbours -------------------------------------------------------------------------
+
+PAIRS = ["--noise-in", "pairs", "--pair-noise", 3, "--seal"]
+
+
+class NoPairs(WeakMechanism):
+    """A mechanism that is priced as hidden by the pairs, and leaves their noise out."""
+
+    def __init__(self, whole):
+        super().__init__(whole, whole)
+        whole._pairs = {}
+
+
+class WithoutPairs(Weakened):
+    """Noise of such mechanisms."""
+
+    def __init__(self, honest):
+        super().__init__(honest, 1.0)
+
+    def mechanism(self, *args):
+        return self._honest.mechanism(*args)
+
+    def paired(self, mechanism, key, seat):
+        return NoPairs(self._honest.paired(mechanism, key, seat))
+
+    def on(self, graph):
+        return WithoutPairs(self._honest.on(graph))
+
+
+def without_pairs(settings):
+    return replace(settings, noise=WithoutPairs(settings.noise))
+
+
+def paired(plant=honest, colluders=1, rounds=6, graph="complete"):
+    flags = ["--rounds", rounds, "--epsilon", 12, "--delta", 1e-5, *PAIRS, "--colluders", colluders, "--graph", graph]
+    return laboratory(*flags, ranks=4, plant=plant)
+
+
+@pytest.mark.parametrize("graph", ["complete", "ring"])
+def test_colluders_see_what_the_pairs_do_not_hide(graph):
+    """Of one round: what is left of the combination without the known noise has the certified deviation."""
+    lab, runs = paired(rounds=1, graph=graph), 400
+    numbers = [lab.run(lab.world(sign), seed).numbers(5) for seed in range(runs) for sign in (1, -1)]
+    known, own_known, x, own = np.array([one[0][0] for one in numbers]).T
+    signs = np.tile([1.0, -1.0], runs)
+    left = x - known - signs / 10
+    assert abs(left.std() / lab.sigma - 1) < 5 / math.sqrt(2 * runs)  # the worlds share their noise
+    assert own_known.std() > 1.5 * lab.sigma / lab.settings.noise.on(lab.plan.schedule.graph).known_gain
+    assert own.std() > x.std() > (x - known).std()
+
+
+def test_certified_noise_of_pairs_is_not_refuted_and_the_attack_is_sharp():
+    found = audit_runs(lab := paired(), 240, 0.95, certified_claim(lab.claim, lab.config.delta))
+    assert not found.certified.refuted
+    assert found.mu > 0.5 * found.certified.claim.mu
+
+
+@pytest.mark.parametrize("plant", [weaken(3), without_pairs])
+def test_noise_of_pairs_that_is_missing_is_refuted(plant):
+    assert audited(paired(plant, colluders=0 if plant is without_pairs else 1), 150).refuted
+
+
+def test_an_audit_says_who_listens(capsys):
+    words = ["audit", "--loopback", "3", "--rounds", "2", "--runs", "12", "--epsilon", "1", "--delta", "1e-5"]
+    words += [*map(str, PAIRS), "--colluders", "1", "--graph", "complete"]
+    assert command(words) == 0
+    assert "all messages of all ranks, with the secrets of 1 colluder\n" in capsys.readouterr().out

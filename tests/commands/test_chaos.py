@@ -218,9 +218,37 @@ def test_the_undisturbed_run_of_some_ranks_is_a_run_on_their_shards_alone(tmp_pa
 
 
 def test_an_objective_elsewhere_is_found():
-    assert checks.wrong_objective({"objective": 1.04}, 1.0, 0.05) is None
-    assert checks.wrong_objective({"objective": 0.96}, 1.0, 0.05) is None
-    assert "more than 5%" in checks.wrong_objective({"objective": 1.06}, 1.0, 0.05)
+    for found in (0.96, 1.04):
+        assert checks.wrong_objective(found, iter([1.0]), 0.05) == (None, [1.0])
+    wrong, some = checks.wrong_objective(1.06, itertools.repeat(1.0), 0.05)
+    assert "and 5% away" in wrong
+    assert some == [1.0] * checks.REFERENCES
+
+
+def test_noise_alone_breaks_no_objective_and_a_spoilt_run_does():
+    """Undisturbed runs that differ by far more than the slack: none is called wrong, and one far off is."""
+    draw = np.random.default_rng(0)
+
+    def normals():
+        while True:
+            yield 1.0 + 0.2 * draw.standard_normal()
+
+    told = [checks.wrong_objective(next(normals()), normals(), 0.05)[0] for _ in range(2000)]
+    assert sum(wrong is not None for wrong in told) <= 4
+    assert all(checks.wrong_objective(4.0, normals(), 0.05)[0] is not None for _ in range(200))
+
+
+def test_the_spread_is_that_of_other_noise():
+    """At a small epsilon the objective of each noise is elsewhere; a model of nothing but noise is still found."""
+    config = parse([*SMALL, "--loss", "logistic", "--noise", "0.04", "--insecure-noise-seed", "3", "--graph", "ring"])
+    objectives = list(checks.undisturbed_objectives(config, 4, range(4)))
+    assert max(objectives) > 1.05 * min(objectives)
+    assert objectives[0] == checks.undisturbed(config, 4, range(4))[0]
+    for seed in (3, 30):  # the run's own noise, and other
+        found = checks.undisturbed(replace(config, insecure_noise_seed=seed), 4, range(4))[0]
+        assert checks.wrong_objective(found, iter(objectives), 0.05)[0] is None
+    spoilt = checks.undisturbed(replace(config, noise=50.0), 4, range(4))[0]
+    assert checks.wrong_objective(spoilt, iter(objectives), 0.05)[0] is not None
 
 
 # --- books -----------------------------------------------------------------------------------------------------------

@@ -239,6 +239,9 @@ def heard_in_words(audit: Audit, laboratory: Laboratory) -> str:
     messages, noise, n = laboratory.settings.messages, laboratory.settings.noise, laboratory.plan.ranks
     if audit.flags.figures:
         return "all numbers that rank 0 hands over outside of the rounds"
+    if noise.place == "pairs":
+        known = noise.colluders or 0
+        return f"all messages of all ranks, with the secrets of {known} colluder{'s' * (known != 1)}"
     if not isinstance(messages, SharedSums):
         return "all messages that rank 0 sends and receives in the rounds, inside of the seals"
     known = n - 1 if noise.colluders is None else noise.colluders

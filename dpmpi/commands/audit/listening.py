@@ -8,6 +8,8 @@ hears the sum; colluders know what they put into it themselves, and take it off:
 With noise inside the sum there are `--colluders` of them. Noise on each rank's own value must hold against everybody
 else, so then all other ranks collude, and (1) is the victim's own vector.
 
+With noise that cancels between neighbours, colluders combine the messages of all ranks (`pairs.py`).
+
 Every vector becomes one number, its product with the unit vector of equal coordinates, which is the canary's direction;
 for a loss of K scores, K numbers: one for the columns of each score.
 """
@@ -15,12 +17,13 @@ for a loss of K scores, K numbers: one for the columns of each score.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from dpmpi.commands.audit.pairs import combined, overhear
 from dpmpi.core import Array, Hidden, Mix, Request, Sum
 from dpmpi.crypto.ring import decode
 from dpmpi.network.channel import Channel, Neighbourhood, Transport
@@ -52,12 +55,19 @@ class Heard:
     """What the victim said."""
     received: list[list[Array]] = field(default_factory=list)
     """What it was told, or what everybody was."""
+    before: list[list[Array]] = field(default_factory=list)
+    """What colluders make of the other messages of the exchange and of what they know; empty without them."""
 
     def numbers(self, columns: int, scores: int = 1) -> list[tuple[list[float], list[float]]]:
         """Return the projections of each exchange: of what was sent, and of what was received."""
+
+        def projected(vectors: Sequence[Array]) -> list[float]:
+            return [x for one in vectors for x in project(one, columns, scores)]
+
+        before = self.before or [[]] * len(self.sent)
         return [
-            (project(own, columns, scores), [x for other in others for x in project(other, columns, scores)])
-            for own, others in zip(self.sent, self.received, strict=True)
+            (projected([*known, own]), projected(others))
+            for known, own, others in zip(before, self.sent, self.received, strict=True)
         ]
 
 
@@ -69,6 +79,8 @@ class Tap:
         self.heard = Heard()
         self.sums = False
         """Whether the victim is in a sum, of which it is heard otherwise."""
+        self.pairs = False
+        """Whether noise cancels between neighbours, so that colluders combine the messages of all ranks."""
         self._last: Channel | None = None
 
     def start(self, channel: Channel) -> None:
@@ -161,6 +173,7 @@ def listen(job: Job) -> Tap:
             Seat(seat.agent, seat.state, OpenSums(seat.exchange, tap)) if seat.agent.rank == VICTIM else seat
             for seat in engine.seats
         ]
+    tap.pairs = overhear(job)
     engine.transport = tap
     return tap
 
@@ -174,6 +187,9 @@ def colluders(job: Job) -> int:
 def heard(job: Job, tap: Tap) -> Heard:
     """Return the messages heard during a job that has ended; all processes call this together."""
     tap.finish()
+    if tap.pairs:
+        before, received = map(list, zip(*combined(job), strict=True))
+        return Heard(tap.heard.sent, received, before)
     if not isinstance(job.settings.messages, SharedSums):
         return tap.heard
     found = Heard()

@@ -168,9 +168,11 @@ def _kill(scene: Scene) -> None:
         as_expected = scene.check("survivors", checks.wrong_survivors(summary, config, setting.ranks, dead))
         if as_expected and summary["objective"] is not None:
             names = [record["rank"] for record in summary["per_rank"]]
-            expected, _ = checks.undisturbed(scene.derived(), setting.ranks, names)
-            scene.notes |= {"objective": summary["objective"], "undisturbed": expected, "starts": summary["starts"]}
-            scene.check("objective", checks.wrong_objective(summary, expected, setting.within))
+            objectives = checks.undisturbed_objectives(scene.derived(), setting.ranks, names)
+            wrong, some = checks.wrong_objective(summary["objective"], objectives, setting.within)
+            scene.notes |= {"objective": summary["objective"], "undisturbed": some[0], "starts": summary["starts"]}
+            scene.notes["references"] = some
+            scene.check("objective", wrong)
         scene.check_books(whole=True)
         return
     since = ended.gone - max(fired.values())
