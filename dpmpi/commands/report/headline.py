@@ -148,9 +148,9 @@ def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
     one, rows = private["metrics"][name], f"on {private['rows']:,} held-out rows, privately"
     if one["value"] is None:
         return [page.tile(HEADLINE[name], NOISE, rows)]
-    value = f"{one['value']:.3g} +-\u00a0{one['error']:.2g}"
+    value = f"{one['value']:.3g} \u00b1{one['error']:.2g}"
     if name == "accuracy":
-        value = f"{one['value']:.1%} +-\u00a0{one['error']:.1%}"
+        value = f"{one['value']:.1%} \u00b1{one['error']:.1%}"
     return [page.tile(HEADLINE[name], value, _beside({key: x["value"] for key, x in private["metrics"].items()}, rows))]
 
 

@@ -74,7 +74,7 @@ def _private_section(found: Mapping[str, Any] | None) -> list[Section]:
         if one["value"] is None:
             unknown.append(said)
         else:
-            rows.append([page.cell(text) for text in (said, _number(one["value"]), f"+- {_number(one['error'])}")])
+            rows.append([page.cell(text) for text in (said, _number(one["value"]), f"\u00b1{_number(one['error'])}")])
     about = (
         f"The mean model on {found['rows']:,} held-out rows of {page.counted(found['ranks'], 'rank')}, counted under "
         "noise, inside of the guarantee. The error is a standard deviation, of the noise and of the rows."
