@@ -732,15 +732,16 @@ def test_the_page_has_the_private_metrics_with_their_errors(privately, name, lab
     text = write_report([privately / name], None).read_text()
     found = json.loads((privately / name / "summary.json").read_text())["private_evaluation"]
     value, error = found["metrics"][label.lower()].values()
-    shown = " +- ".join(to_two_digits(value, error, "%" if name == "classes" else ""))
+    shown = " \u00b1".join(to_two_digits(value, error, "%" if name == "classes" else ""))
     assert f"<span>{label}</span><b>{shown}</b>" in text
     beside = found["metrics"]["majority" if name == "classes" else "r2"]["value"]
-    small = f"most frequent class {beside:.1%}" if name == "classes" else f"R^2 {beside:.3g}"
-    assert f"<small>{small}; on 120 held-out rows, privately</small>" in text
+    small = f"most frequent class {beside or 0:.1%}; " if name == "classes" else f"R^2 {beside or 0:.3g}; "
+    assert f"<small>{'' if beside is None else small}on 120 held-out rows, privately</small>" in text
+    assert "<section><h2>Coefficients</h2>" in text  # beside the metrics: there is no calibration
     told = section(text, "How good the model is")
     assert "120 held-out rows of 3 ranks" in told
     for metric, one in found["metrics"].items():
-        cells = re.search(rf"<td>{metric.replace('_', ' ')}</td><td>([^<]*)</td><td>\+- ([^<]*)</td>", told)
+        cells = re.search(rf"<td>{metric.replace('_', ' ')}</td><td>([^<]*)</td><td>\u00b1([^<]*)</td>", told)
         assert (cells is None) == (one["value"] is None), metric
         if cells is not None:
             assert cells.groups() == to_two_digits(**one)

@@ -149,7 +149,7 @@ def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
     one, rows = private["metrics"][name], f"on {private['rows']:,} held-out rows, privately"
     if one["value"] is None:
         return [page.tile(HEADLINE[name], NOISE, rows)]
-    value = " +- ".join(to_two_digits(one["value"], one["error"], "%" if name == "accuracy" else ""))
+    value = " \u00b1".join(to_two_digits(one["value"], one["error"], "%" if name == "accuracy" else ""))
     return [page.tile(HEADLINE[name], value, _beside({key: x["value"] for key, x in private["metrics"].items()}, rows))]
 
 

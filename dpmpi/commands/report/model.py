@@ -31,7 +31,7 @@ def model_sections(run: Run, plots: Plots) -> list[Section]:
     found = _metrics_sections(run.summary.get("metrics"), plots)
     found += _private_section(run.summary.get("private_evaluation"))
     if (run.path / "model.npz").is_file():
-        found.append(_coefficients_section(Model.load(run.path), plots))
+        found.append(_coefficients_section(Model.load(run.path), plots, wide=len(found) != 1))
     return found
 
 
@@ -75,7 +75,7 @@ def _private_section(found: Mapping[str, Any] | None) -> list[Section]:
             unknown.append(said)
         else:
             value, error = to_two_digits(one["value"], one["error"])
-            rows.append([page.cell(text) for text in (said, value, f"+- {error}")])
+            rows.append([page.cell(text) for text in (said, value, f"\u00b1{error}")])
     about = (
         f"The mean model on {found['rows']:,} held-out rows of {page.counted(found['ranks'], 'rank')}, counted under "
         "noise, inside of the guarantee. The error is a standard deviation, of the noise and of the rows."
@@ -102,8 +102,11 @@ def _reliability_section(bins: Sequence[Sequence[float]], plots: Plots) -> Secti
     return Section("Calibration", about, (content,), wide=False)
 
 
-def _coefficients_section(model: Model, plots: Plots) -> Section:
-    """Return the largest coefficients, those that are not told from noise folded, and the privacy statement."""
+def _coefficients_section(model: Model, plots: Plots, *, wide: bool) -> Section:
+    """Return the largest coefficients, those that are not told from noise folded, and the privacy statement.
+
+    It is not wide where it can stand beside a section that is alone.
+    """
     rows = by_size(model.coefficient_table())
     clear = [row for row in rows if _stands_out(row)]
     unclear = [row for row in rows if not _stands_out(row)]
@@ -124,7 +127,7 @@ def _coefficients_section(model: Model, plots: Plots) -> Section:
     to += f" of class {model.task.classes[1]}" if model.task.kind == "binary" else ""
     some = f"; {len(shown):,} of the {len(clear):,} that stand out from the noise" if len(shown) < len(clear) else ""
     return Section(
-        "Coefficients", f"What one unit of each coded feature adds to the {to}, largest first{some}.", pieces
+        "Coefficients", f"What one unit of each coded feature adds to the {to}, largest first{some}.", pieces, wide
     )
 
 
