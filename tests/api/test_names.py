@@ -136,6 +136,16 @@ def test_the_code_of_the_first_page_runs(tmp_path):
     assert len(re.findall(r"\[[\d.e-]+ +[\d.e-]+\]", said)) == 3  # two probabilities for each of three records
 
 
+def test_the_code_of_the_examples_runs(tmp_path):
+    needs.package("sklearn", "test")
+    said = run_program(program("examples.md"), tmp_path)
+    assert len(re.findall(r"^[a-z ]+, epsilon (?:1.0|5.0|None), [a-z ]+: -?[\d.]+ \+- 0.00$", said, re.M)) == 21
+    least = {"digits": 0.5, "diabetes": -0.5, "cancer": 0.6, "ridge": -0.5, "softmax": 0.5}
+    for name, figure in least.items():
+        [line] = re.findall(rf"^{name} (.+)$", said, re.M)
+        assert float(re.sub(r"\[.*?\]", "", line).split()[0]) > figure, line
+
+
 @needs.mpi
 def test_the_script_of_the_plug_in_page_is_short_and_gives_the_same_bits_under_mpi(tmp_path):
     lines = program("plugins.md")[:6]
