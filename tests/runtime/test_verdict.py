@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from plans import plan_of, settings_of
 
+from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.report.headline import _expectations
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_mu
@@ -248,3 +249,15 @@ def test_at_least_52_of_60_simulated_cells_are_called_what_they_are():
             true = "good" if way > 0.5 else "weak" if way > 0.2 else "mostly noise"
             right += foretold(flags, N, columns).word == true
     assert right >= 52
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"one-shot"}))
+def test_every_method_says_how_far_it_goes_and_l2_holds_it_back(algorithm):
+    graph = "--graph complete" if algorithm.startswith("ldp-gd") else ""
+    flows = []
+    for l2 in ("none", "l2:0.5"):
+        flags = f"--algorithm {algorithm} --loss logistic --penalty {l2} --noise 1 {graph}"
+        plan = plan_of(settings_of(*flags.split()), [400] * 4, 9)
+        flows.append(plan.method.flow(plan.terms(0)))
+    assert flows[0] > 0
+    assert flows[1] <= 2.0 or algorithm == "momentum"  # 1/l2
