@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from dpmpi.core import Array, Exchanges, Mechanism, Method, Terms
+from dpmpi.crypto.ring import WORD_BITS
 from dpmpi.errors import ConfigError
 from dpmpi.network.route import Routes
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule
@@ -30,6 +31,9 @@ from dpmpi.runtime.noise import Pairs
 from dpmpi.runtime.options import AUTO
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
+
+LEAST_BITS = 8
+"""Of a shared sum, if nobody gives them."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +257,34 @@ def count_sent(
 
 
 def make_plan(
+    settings: Settings,
+    schedule: StaticSchedule | SampledSchedule,
+    records: Sequence[int],
+    dimension: int,
+    *,
+    done: Sequence[int] = (),
+    since: int = 0,
+    held_out: Sequence[int] = (),
+) -> Plan:
+    """Return the plan of a run as `_planned` does; in narrow words with the most --share-bits that leave room."""
+    config = settings.config
+    narrow = config.share_bits is None and config.noise_in == "sum" and config.word_bits < WORD_BITS
+
+    def planned(settings: Settings) -> Plan:
+        return _planned(settings, schedule, records, dimension, done=done, since=since, held_out=held_out)
+
+    for bits in range(config.fraction_bits, LEAST_BITS - 1, -1) if narrow else ():
+        try:
+            found = planned(settings.with_share_bits(bits))
+            found.check()
+            found.settings.noise.check_room(found, max(noise_levels(found)))
+        except ConfigError:
+            continue
+        return found
+    return planned(settings)  # whose refusal, if nothing fits, names what else would do
+
+
+def _planned(
     settings: Settings,
     schedule: StaticSchedule | SampledSchedule,
     records: Sequence[int],

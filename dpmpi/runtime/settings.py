@@ -256,6 +256,12 @@ class Settings:
         noise = dataclasses.replace(self.noise, records=most)
         return dataclasses.replace(self, config=config, noise=noise, typed=self.typed or self.config)
 
+    def with_share_bits(self, bits: int) -> Settings:
+        """Return the settings with so many fractional bits in sums, in the configuration too."""
+        config = dataclasses.replace(self.config, share_bits=bits)
+        noise, messages = make_noise(config), make_messages(config)
+        return dataclasses.replace(self, config=config, noise=noise, messages=messages, typed=self.typed or self.config)
+
     def with_batch(self, batch: Batch) -> Settings:
         """Return the settings with another batch, in the configuration too."""
         config = dataclasses.replace(self.config, batch=batch.describe())

@@ -9,6 +9,7 @@ from dpmpi.problem.batches import Batch
 from dpmpi.runtime.flags import from_text, parse
 from dpmpi.runtime.messages import PlainMessages, SharedSums
 from dpmpi.runtime.noise import LocalNoise, SumNoise
+from dpmpi.runtime.plan import noise_levels
 from dpmpi.runtime.settings import Settings
 
 SUM = ("--graph", "complete", "--exchange", "shares", "--noise-in", "sum")
@@ -82,3 +83,14 @@ def test_noise_in_the_sum_names_only_methods_that_can():
     able = str(refused.value).split("(")[1].split(")")[0].split(", ")
     assert "sampled-dda" not in able
     assert "momentum" in able
+
+
+def test_narrow_words_take_as_many_fractional_bits_as_leave_room():
+    flags = ("--algorithm", "dp-dda", "--loss", "logistic", "--batch", 4, "--epsilon", 0.2, *SUM, "--share-words", 32)
+    plan = plan_of(settings_of(*flags), (400,) * 20, 51)
+    plan.settings.noise.check_room(plan, max(noise_levels(plan)))  # does not raise
+    bits = plan.config.share_bits
+    assert plan.settings.noise.bits == plan.settings.messages.bits == bits < 24
+    one_more = plan_of(settings_of(*flags, "--share-bits", bits + 1), (400,) * 20, 51)
+    with pytest.raises(ConfigError, match="share-bits"):
+        one_more.settings.noise.check_room(one_more, max(noise_levels(one_more)))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from plans import plan_of, settings_of
 
+from dpmpi.algorithms import ALGORITHMS
 from dpmpi.commands.report.headline import _expectations
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_mu
@@ -220,3 +221,43 @@ def test_the_report_repeats_every_verdict(word, kind):
     assert _expectations(SimpleNamespace(summary={"verdict": told})) == [(told["line"], kind)]
     after = {"word": None, "line": None, "afterwards": "above that of zeros"}
     assert _expectations(SimpleNamespace(summary={"verdict": after})) == [("above that of zeros", "warn")]
+
+
+CELLS = {  # records, columns, share; and of docs/experiments/defaults.md, in percent: majority, no noise, the six cells
+    "a9a": (29_305, 124, 0.241, 75.9, 84.6, (83.1, 82.1, 84.4, 83.4, 84.5, 84.4)),
+    "phishing": (9949, 69, 0.443, 55.5, 94.1, (91.8, 86.9, 93.5, 91.5, 93.8, 93.3)),
+    "w8a": (44_774, 301, 0.03, 97.1, 98.6, (96.8, 97.0, 97.5, 96.9, 97.6, 97.5)),
+    "adult": (40_700, 105, 0.248, 75.3, 84.8, (82.3, 80.6, 83.5, 81.9, 83.6, 83.5)),
+    "rcv1": (21_380, 47_237, 0.498, 50.2, 96.8, (86.8, 69.3, 93.2, 87.0, 95.5, 93.1)),
+    "reuters_small": (1800, 9948, 0.5, 50.3, 97.4, (63.1, 53.5, 83.8, 63.9, 94.2, 83.2)),
+    "breast_cancer": (512, 31, 0.373, 61.9, 97.1, (65.3, 58.6, 87.9, 63.9, 94.0, 88.1)),
+    "digits": (1617, 65, 0.496, 50.1, 91.9, (80.5, 60.2, 87.6, 79.6, 90.3, 87.3)),
+    "generated": (18_000, 41, 0.5, 50.0, 83.7, (81.5, 79.6, 83.4, 80.7, 83.7, 83.6)),
+    "decaying": (9000, 101, 0.496, 50.7, 87.2, (78.0, 70.7, 84.2, 77.4, 86.9, 84.6)),
+}
+
+
+def test_at_least_52_of_60_simulated_cells_are_called_what_they_are():
+    """From the flags to the word; the accuracies are those that the derived settings reach in simulations."""
+    right = 0
+    for N, columns, share, majority, free, reached in CELLS.values():
+        places = ("--graph complete --exchange shares --noise-in sum", "")
+        cells = [(epsilon, place) for epsilon in (0.2, 1, 5) for place in places]
+        for (epsilon, place), accuracy in zip(cells, reached, strict=True):
+            flags = f"--algorithm momentum --epsilon {epsilon} --smaller-class {share} {place}"
+            way = (accuracy - majority) / (free - majority)
+            true = "good" if way > 0.5 else "weak" if way > 0.2 else "mostly noise"
+            right += foretold(flags, N, columns).word == true
+    assert right >= 52
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"one-shot"}))
+def test_every_method_says_how_far_it_goes_and_l2_holds_it_back(algorithm):
+    graph = "--graph complete" if algorithm.startswith("ldp-gd") else ""
+    flows = []
+    for l2 in ("none", "l2:0.5"):
+        flags = f"--algorithm {algorithm} --loss logistic --penalty {l2} --noise 1 {graph}"
+        plan = plan_of(settings_of(*flags.split()), [400] * 4, 9)
+        flows.append(plan.method.flow(plan.terms(0)))
+    assert flows[0] > 0
+    assert flows[1] <= 2.0 or algorithm == "momentum"  # 1/l2
