@@ -69,8 +69,11 @@ def released_noise(plan: Plan, sigmas: Sequence[float]) -> float:
 
     @cache
     def told(terms: Terms) -> float:
-        precision = sum(r.count * (r.sensitivity / r.scale) ** 2 for r in plan.method.releases(terms))
-        return terms.gradient_sensitivity / math.sqrt(precision) if precision else 0.0
+        unit = terms.gradient_sensitivity
+        found = math.hypot(
+            *(math.sqrt(r.count) * (r.sensitivity / unit / r.scale) for r in plan.method.releases(terms))
+        )
+        return 1.0 / found if found else 0.0
 
     each = [sigma * told(plan.terms(rank)) for rank, sigma in enumerate(sigmas)]
     return plan.settings.noise.mean_deviation(each) / plan.lipschitz
