@@ -10,7 +10,6 @@ from pathlib import Path
 
 import needs
 import numpy as np
-import pytest
 from groups import start_group
 from launcher import finish, survivors, wait_until
 from parties import AGREED, SUMS, Consortium, descendants, kill_party, python
