@@ -232,7 +232,7 @@ def test_ctrl_c_on_a_terminal_says_so_once(tmp_path):
                 return
 
     try:
-        assert wait_until(lambda: read() or b"round " in shown, LIMIT), shown
+        assert wait_until(lambda: read() or b"derived: " in shown, LIMIT), shown
         os.write(terminal, b"\x03")
         assert wait_until(lambda: read() or b"shell is back" in shown, LIMIT), shown
         assert wait_until(lambda: survivors(tmp_path) == [pid], 20)
