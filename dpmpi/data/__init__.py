@@ -29,7 +29,7 @@ _TEXTS = (".bz2", ".gz", ".xz", ".txt", ".svm", ".libsvm", ".t")
 
 
 def _near(spec: str, name: str) -> str:
-    """Return what was meant by a source that is none: a word that is close, or a file without the word before it."""
+    """Return a suggestion for an unknown source: a word that is close, or a file with its missing word before it."""
     path = Path(spec)
     if name != spec:
         return nearest(name, SOURCES)

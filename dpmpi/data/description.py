@@ -208,7 +208,7 @@ def count_cells(path: Path, schema: Schema) -> Described:
 
 
 def figures(schema: Schema, cells: Array, rows: int, deviation: float) -> list[dict[str, Any]]:
-    """Return what noisy cells of `rows` rows say of each column, JSON-ready; `deviation` is that of a cell's noise."""
+    """Return the figures of each column, JSON-ready, from noisy cells of `rows` rows with noise of this deviation."""
     found = []
     for histogram, noisy in zip(schema.histograms, schema.split(cells), strict=True):
         even = noisy + (rows - noisy.sum()) / histogram.width

@@ -38,28 +38,19 @@ def test_a_mistyped_flag_is_said_once(capfd):
 def test_ranks_from_an_empty_folder_without_any_settings_of_mpi(tmp_path):
     told = ("PRTE_", "OMPI_", "OMP_", "OPENBLAS_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(told)}
-    done = subprocess.run(
-        [sys.executable, "-m", "dpmpi", "run", "-n", "4", "--epsilon", "1"],
-        cwd=tmp_path,
-        env=environment,
-        timeout=90,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def started(*words):
+        command = [sys.executable, "-m", "dpmpi", "run", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, timeout=90, capture_output=True, text=True, check=False
+        )
+
+    done = started("-n", "4", "--epsilon", "1")
     assert done.returncode == 0, done.stderr
     assert "4 ranks" in done.stdout
     [run] = (tmp_path / "runs").iterdir()
     assert dpmpi.Result(run).privacy.epsilon == pytest.approx(1.0, rel=0.01)
-    failed = subprocess.run(
-        [sys.executable, "-m", "dpmpi", "run", "-n", "2", "--epsilon", "-1"],
-        cwd=tmp_path,
-        env=environment,
-        timeout=90,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    failed = started("-n", "2", "--epsilon", "-1")
     assert failed.returncode == 2
     assert "dpmpi: --epsilon must be greater than 0, got -1.0" in failed.stderr
 

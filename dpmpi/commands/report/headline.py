@@ -121,7 +121,7 @@ def tiles(run: Run) -> str:
 
 
 def _verdict_tile(told: Mapping[str, Any] | None) -> list[str]:
-    """Return what was to be expected of a run in a word; the warnings have the line of all but a good one."""
+    """Return the tile of a run's verdict, in a word; the warnings have the line of all but a good one."""
     if not told or told.get("word") is None:
         return []
     if told.get("afterwards"):
@@ -154,7 +154,7 @@ def _quality_tile(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _beside(metrics: Mapping[str, float | None], rows: str) -> str:
-    """Return what stands below a headline metric: what the most frequent class alone would reach, or R^2."""
+    """Return the line below a headline metric: the accuracy of the most frequent class alone, or R^2."""
     majority, r2 = metrics.get("majority"), metrics.get("r2")
     if majority is not None:
         return f"most frequent class {majority:.1%}; {rows}"

@@ -50,7 +50,7 @@ class Door:
 
 
 def network_of(address: str) -> str:
-    """Return what one sender can have many of: an IPv4 address, or the first half of an IPv6 one."""
+    """Return the network of an address, as one sender may have many: all of IPv4, the first half of IPv6."""
     if ":" not in address:
         return address
     import ipaddress  # noqa: PLC0415 - rare
