@@ -88,6 +88,18 @@ def test_a_rank_does_not_import_masked_arrays(tmp_path):
     assert "numpy.ma" not in found
 
 
+def test_a_rank_imports_the_method_and_the_data_source_that_it_needs(tmp_path):
+    words = "--algorithm dgd --loopback 1 --data synthetic:samples=40,features=3 --rounds 2 --noise 1 --quiet"
+    program = "import sys; from dpmpi.run import main; main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", program, *words.split(), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = {*done.stdout.split()}
+    methods = {f"dpmpi.algorithms.{path.stem}" for path in (PACKAGE / "algorithms").glob("[a-z]*.py")}
+    assert found & methods == {"dpmpi.algorithms.dgd"}
+    sources = {f"dpmpi.data.{path.stem}" for path in (PACKAGE / "data").glob("[a-z]*.py")}
+    assert found & sources == {"dpmpi.data.dealing", "dpmpi.data.source", "dpmpi.data.synthetic"}
+
+
 def test_importing_the_package_imports_no_numpy_and_no_mpi():
     assert not loaded("-c", "import dpmpi") & (LAZY | {"numpy"})
 

@@ -1,38 +1,28 @@
 """The methods: one file each, one line here."""
 
-from dpmpi.algorithms.admm import Admm, PvpAdmm
-from dpmpi.algorithms.dda import Dda, DpDda, SampledDda
-from dpmpi.algorithms.dgd import Dgd, DpDgd
-from dpmpi.algorithms.dp_admm import DpAdmm
-from dpmpi.algorithms.dvp_admm import DvpAdmm
-from dpmpi.algorithms.hmv_dgd import HmvDgd
-from dpmpi.algorithms.ip_admm import IpAdmm
-from dpmpi.algorithms.ldp_admm import LdpAdmm
-from dpmpi.algorithms.ldp_gd import LdpGd
-from dpmpi.algorithms.ldp_gd_minmax import LdpGdMinmax
-from dpmpi.algorithms.momentum import Momentum
-from dpmpi.algorithms.one_shot import OneShot
-from dpmpi.algorithms.r_admm import RAdmm
-from dpmpi.algorithms.rcd import Rcd
 from dpmpi.core import Method
+from dpmpi.core.registry import Registry
 
-ALGORITHMS: dict[str, type[Method]] = {
-    "momentum": Momentum,
-    "dda": Dda,
-    "dp-dda": DpDda,
-    "sampled-dda": SampledDda,
-    "dgd": Dgd,
-    "dp-dgd": DpDgd,
-    "hmv-dgd": HmvDgd,
-    "one-shot": OneShot,
-    "admm": Admm,
-    "ip-admm": IpAdmm,
-    "dp-admm": DpAdmm,
-    "pvp-admm": PvpAdmm,
-    "dvp-admm": DvpAdmm,
-    "r-admm": RAdmm,
-    "ldp-admm": LdpAdmm,
-    "ldp-gd": LdpGd,
-    "ldp-gd-minmax": LdpGdMinmax,
-    "rcd": Rcd,
-}
+ALGORITHMS: Registry[Method] = Registry(
+    __name__,
+    {
+        "momentum": "momentum:Momentum",
+        "dda": "dda:Dda",
+        "dp-dda": "dda:DpDda",
+        "sampled-dda": "dda:SampledDda",
+        "dgd": "dgd:Dgd",
+        "dp-dgd": "dgd:DpDgd",
+        "hmv-dgd": "hmv_dgd:HmvDgd",
+        "one-shot": "one_shot:OneShot",
+        "admm": "admm:Admm",
+        "ip-admm": "ip_admm:IpAdmm",
+        "dp-admm": "dp_admm:DpAdmm",
+        "pvp-admm": "admm:PvpAdmm",
+        "dvp-admm": "dvp_admm:DvpAdmm",
+        "r-admm": "r_admm:RAdmm",
+        "ldp-admm": "ldp_admm:LdpAdmm",
+        "ldp-gd": "ldp_gd:LdpGd",
+        "ldp-gd-minmax": "ldp_gd_minmax:LdpGdMinmax",
+        "rcd": "rcd:Rcd",
+    },
+)

@@ -12,12 +12,12 @@ from typing import Any, get_args
 
 from dpmpi.commands.describe import add_describe, run_describe
 from dpmpi.core.files import read_text, write_file
-from dpmpi.data import SOURCES, SourceOptions, parse_source, write_shards
+from dpmpi.data import SOURCES, SourceOptions, parse_source
 from dpmpi.data.adult import FEATURE_NAMES, Adult, write_adult
 from dpmpi.data.codebook import DECIMALS, EXAMPLE, SEPARATORS, parse_codebook, read_codebook
 from dpmpi.data.codebook_text import to_toml
 from dpmpi.data.columns import check_name, write_columns
-from dpmpi.data.shards import write_npz
+from dpmpi.data.shards import write_npz, write_shards
 from dpmpi.data.table import Coded, code_table, rows_that_stay
 from dpmpi.data.table_schema import read_table_schema, to_table_schema
 from dpmpi.errors import ConfigError

@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dpmpi.data.adult import Adult
-from dpmpi.data.arrays import Arrays
+from dpmpi.core.registry import Registry
 from dpmpi.data.dealing import Deal
-from dpmpi.data.images import Images
-from dpmpi.data.libsvm import LibsvmFile
-from dpmpi.data.mean import Mean
-from dpmpi.data.shards import ShardFiles, write_shards
 from dpmpi.data.source import Shard, Source, SourceOptions, Survey, widen
-from dpmpi.data.synthetic import Synthetic
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.problem.losses import MEAN, parse_loss
 from dpmpi.problem.task import Declared
 
-__all__ = ["SOURCES", "Shard", "Source", "SourceOptions", "Survey", "parse_source", "widen", "write_shards"]
+__all__ = ["SOURCES", "Shard", "Source", "SourceOptions", "Survey", "parse_source", "widen"]
 
-_ALL: tuple[type[Source], ...] = (Synthetic, LibsvmFile, ShardFiles, Adult, Images, Mean, Arrays)
-SOURCES = {source.name: source for source in _ALL}
+SOURCES: Registry[Source] = Registry(
+    __name__,
+    {
+        "synthetic": "synthetic:Synthetic",
+        "libsvm": "libsvm:LibsvmFile",
+        "shards": "shards:ShardFiles",
+        "adult": "adult:Adult",
+        "images": "images:Images",
+        "mean": "mean:Mean",
+        "arrays": "arrays:Arrays",
+    },
+)
 
 
 _TABLES = (".csv", ".tsv", ".parquet")

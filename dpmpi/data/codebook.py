@@ -237,11 +237,6 @@ def read_codebook(path: Path) -> Codebook:
     return parse_codebook(read_text(path, "the codebook"), str(path))
 
 
-def codebook_digest(text: str) -> str:
-    """Return the digest of a codebook that a shard carries, empty if it carries none."""
-    return parse_codebook(text, "the codebook of the shard").digest if text else ""
-
-
 def parse_codebook(text: str, path: str) -> Codebook:
     """Return the codebook that a text describes, of the file `path`; raise `ConfigError` as `read_codebook`."""
     return build_codebook(parse_toml(text, f"the codebook {path}"), path)

@@ -32,8 +32,13 @@ RETIRED = ("adversary",)
 
 def flags_of(argv: Sequence[str]) -> dict[str, Any]:
     """Return the flags of `dpmpi.run` that were given; raise `ConfigError`."""
-    parser = make_parser("mpirun -n RANKS python -m dpmpi.run", EXAMPLES, named_plugins(argv), resumable=True)
-    given = vars(parser.parse_args(argv))
+    plugins, algorithm = _asked(argv)
+    program = "mpirun -n RANKS python -m dpmpi.run"
+    try:  # most flags are those of the method that is asked for: to know no others is faster
+        only = None if {"-h", "--help"} & {*argv} else algorithm
+        given = vars(make_parser(program, EXAMPLES, plugins, only=only, resumable=True).parse_args(argv))
+    except ConfigError:
+        given = vars(make_parser(program, EXAMPLES, plugins, resumable=True).parse_args(argv))
     if "resume" in given and "config" in given:
         raise ConfigError("--resume goes on with the run's own settings: leave --config out")
     return given
@@ -67,6 +72,11 @@ def from_text(text: str, where: Path, given: dict[str, Any]) -> Config:
 
 def named_plugins(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the digests of the plug-ins that a command line asks for, loaded: their hyperparameters are flags."""
+    return _asked(argv)[0]
+
+
+def _asked(argv: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return the digests of the plug-ins that a command line asks for, loaded, and the name of the method."""
     first = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for name in ("plugin", "plugin_digest"):
         first.add_argument(flag_of(name), action="append")
@@ -77,7 +87,12 @@ def named_plugins(argv: Sequence[str]) -> tuple[str, ...]:
     content = {} if path is None else read_toml(Path(path), "the configuration")
     if "plugin" in given:
         content.pop("plugin-digest", None)
-    return tuple(_with_plugins(content, path, given)["plugin_digest"])
+    return tuple(_with_plugins(content, path, given)["plugin_digest"]), _method_name(content, given)
+
+
+def _method_name(content: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Return the method that a file's content and flags ask for."""
+    return str(given.get("algorithm", content.get("algorithm", Config.default("algorithm"))))
 
 
 def _with_plugins(content: dict[str, Any], path: Path | str | None, given: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +124,7 @@ def keyword_values(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the keywords of a Python call as parsed flags; None is as good as not given."""
     content = {name: _plain(value) for name, value in given.items() if value is not None}
     loaded = _with_plugins(content, where, {})
-    found = _values(content, Path(where), methods(loaded["plugin_digest"]))
+    found = _values(content, Path(where), loaded["plugin_digest"], _method_name(content, {}))
     return found | (loaded if "plugin" in content else {})
 
 
@@ -123,8 +138,10 @@ def _plain(value: Any) -> Any:
 def _completed(content: dict[str, Any], path: Path | str | None, given: dict[str, Any]) -> Config:
     """Return the configuration of a file's content and of flags, which win; with its plug-ins loaded."""
     loaded = _with_plugins(content, path, given)
-    known = methods(loaded["plugin_digest"])
-    values = (_values(content, Path(path), known) if path is not None else {}) | given | loaded
+    values: dict[str, Any] = {}
+    if path is not None:
+        values = _values(content, Path(path), loaded["plugin_digest"], _method_name(content, given))
+    values |= given | loaded
     for name in ("ledger", "out", "budget", "keys"):
         if values.get(name) == "":
             raise ConfigError(f"--{name} is empty: is a variable not set?")
@@ -141,11 +158,12 @@ def _completed(content: dict[str, Any], path: Path | str | None, given: dict[str
 
 
 def make_parser(
-    program: str, epilog: str, plugins: Sequence[str] = (), *, resumable: bool = False
+    program: str, epilog: str, plugins: Sequence[str] = (), *, only: str | None = None, resumable: bool = False
 ) -> argparse.ArgumentParser:
     """Return the parser of the flags of a run; only flags that were given appear in the result.
 
-    `plugins` are the digests of plug-ins whose hyperparameters are flags, too.
+    `plugins` are the digests of plug-ins whose hyperparameters are flags, too; `only` names the one method whose
+    hyperparameters are.
     """
     parser = Parser(
         prog=program,
@@ -173,7 +191,7 @@ def make_parser(
             parser.add_argument(flag_of(f.name), type=kind, metavar=f.metadata["metavar"], help=text)
     parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const="0", help=argparse.SUPPRESS)
     group = parser.add_argument_group("hyperparameters of the algorithms")
-    known = methods(plugins)
+    known = _narrowed(plugins, only)
     derived = _derived_names(known)
     for name, (hint, text) in sorted(_hyperparameters(known).items()):
         choices = get_args(hint) if get_origin(hint) is Literal else None
@@ -223,6 +241,12 @@ def _types(cls: type[Method]) -> dict[str, Any]:
     return _known_types[cls]
 
 
+def _narrowed(plugins: Sequence[str], only: str | None) -> Mapping[str, type[Method]]:
+    """Return the methods, or the one that is asked for; plug-ins are held against all methods."""
+    known = methods(plugins)
+    return {only: known[only]} if only is not None and only in known and not plugins else known
+
+
 def _derived_names(known: Mapping[str, type[Method]]) -> set[str]:
     """Return the names of settings that take `auto` for None."""
     names = {f.name for f in config_fields() if f.metadata.get("auto")}
@@ -256,12 +280,14 @@ def _hyperparameters(known: Mapping[str, type[Method]]) -> dict[str, tuple[Any, 
     }
 
 
-def _values(content: dict[str, Any], path: Path, known: Mapping[str, type[Method]]) -> dict[str, Any]:
+def _values(content: dict[str, Any], path: Path, plugins: Sequence[str], algorithm: str) -> dict[str, Any]:
     """Return the settings of a TOML file by field, as their types; raise `ConfigError` for unknown keys."""
-    hints = {f.name: f.metadata["kind"] for f in config_fields()}
-    hints |= {name: hint for name, (hint, _) in _hyperparameters(known).items()}
-    kinds = {name.replace("_", "-"): get_args(h) if get_origin(h) is Literal else h for name, h in hints.items()}
     dashed = {key.replace("_", "-"): value for key, value in content.items()}
+    known = _narrowed(plugins, algorithm)
+    kinds = _kinds(known)
+    if not {*dashed} <= {*kinds, *RETIRED}:
+        known = _narrowed(plugins, None)
+        kinds = _kinds(known)
     table = TomlTable(
         {key: _as_text(value) if kinds.get(key) is str else value for key, value in dashed.items()}, str(path)
     )
@@ -272,6 +298,13 @@ def _values(content: dict[str, Any], path: Path, known: Mapping[str, type[Method
         for key, value in dashed.items()
         if key not in RETIRED and kinds[key] is not tuple
     }
+
+
+def _kinds(known: Mapping[str, type[Method]]) -> dict[str, Any]:
+    """Return the type of every key of a TOML file, the words of those that choose among some."""
+    hints = {f.name: f.metadata["kind"] for f in config_fields()}
+    hints |= {name: hint for name, (hint, _) in _hyperparameters(known).items()}
+    return {name.replace("_", "-"): get_args(h) if get_origin(h) is Literal else h for name, h in hints.items()}
 
 
 def _as_text(value: Any) -> Any:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dpmpi.data import Shard, Source, Survey, widen
-from dpmpi.data.codebook import codebook_digest
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import on_all_ranks, on_first_rank
@@ -91,7 +90,7 @@ def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[
         return [
             Sizes(rows.count, rows.dimension, isinstance(rows, Dense), tests.count, shard.most, digest, task)
             for shard in shards
-            for rows, tests, digest in [(shard.rows, shard.test_rows, codebook_digest(shard.codebook))]
+            for rows, tests, digest in [(shard.rows, shard.test_rows, _digest(shard))]
             for task in [None if shard.task is None else shard.task.to_dict()]
         ]
 
@@ -114,3 +113,12 @@ def load_shards(source: Source, transport: Transport, past: Past) -> tuple[list[
                 f"{dimension}"
             )
     return [widen(shard, dimension) for shard in shards], dimension, sizes
+
+
+def _digest(shard: Shard) -> str:
+    """Return the digest of the codebook that a shard carries, empty if it carries none."""
+    if not shard.codebook:
+        return ""
+    from dpmpi.data.codebook import parse_codebook  # noqa: PLC0415 - most runs have none
+
+    return parse_codebook(shard.codebook, "the codebook of the shard").digest

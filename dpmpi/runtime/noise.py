@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from dpmpi.core import Mechanism
+from dpmpi.core import Mechanism, Method
 from dpmpi.errors import ConfigError
 from dpmpi.network.exchange.shares import capacity
 from dpmpi.network.graph import Graph
@@ -272,12 +272,17 @@ class PairNoise(_Noise):
 Noise: TypeAlias = LocalNoise | SumNoise | PairNoise
 
 
+def _needs_sums_alone(cls: type[Method]) -> bool:
+    """Return whether the sum of all ranks is all that a method needs of the others."""
+    return cls.adds_up and cls.schedule == "static"
+
+
 def make_noise(config: Config) -> Noise:
     """Return where the noise is; raise `ConfigError` for flags that do not go with it."""
     mechanisms, records = config.method_class.mechanisms, config.person_records or 1
     if config.noise_in == "sum":
-        able = [n for n, cls in methods(config.plugin_digest).items() if cls.adds_up and cls.schedule == "static"]
-        if config.algorithm not in able:
+        if not _needs_sums_alone(config.method_class):
+            able = [name for name, cls in methods(config.plugin_digest).items() if _needs_sums_alone(cls)]
             raise ConfigError(
                 f"--noise-in sum is for methods that need the sum of all ranks alone ({', '.join(able)}), got "
                 f"{config.algorithm}"

@@ -22,6 +22,7 @@ import hashlib
 import math
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -79,12 +80,12 @@ _loaded: dict[str, Plugin] = {}
 """By digest: what was loaded in this process."""
 
 
-def methods(digests: Sequence[str] = ()) -> dict[str, type[Method]]:
+def methods(digests: Sequence[str] = ()) -> Mapping[str, type[Method]]:
     """Return the methods by name: those built in, and those of the plug-ins with these digests."""
-    found = dict(ALGORITHMS)
-    for digest in digests:
-        found |= _loaded[digest].methods
-    return found
+    if not digests:
+        return ALGORITHMS
+    own = {name: cls for digest in digests for name, cls in _loaded[digest].methods.items()}
+    return ChainMap(own, ALGORITHMS)  # type: ignore[arg-type]  # it is read alone, and imports what is looked up
 
 
 def loss_of(text: str, digests: Sequence[str] = ()) -> Loss:
@@ -168,10 +169,10 @@ def settings_of(method: Method | type[Method]) -> dict[str, Any]:
     cls = method if isinstance(method, type) else type(method)
     if not issubclass(cls, Method):
         raise ConfigError(f"expected a method, an object or a class of dpmpi.core.Method, found {method!r:.80}")
-    plugin = None if cls in ALGORITHMS.values() else _registered(cls)
-    known = ALGORITHMS if plugin is None else plugin.methods
-    found: dict[str, Any] = {"algorithm": next(name for name, one in known.items() if one is cls)}
-    if plugin is not None:
+    found: dict[str, Any] = {"algorithm": ALGORITHMS.name_of(cls)}
+    if found["algorithm"] is None:
+        plugin = _registered(cls)
+        found["algorithm"] = next(name for name, one in plugin.methods.items() if one is cls)
         found |= {"plugin": (plugin.where,), "plugin_digest": (plugin.digest,)}
     if isinstance(method, Method):
         every: Any = fields(method)  # type: ignore[arg-type]

@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_svmlight_file
 
-from dpmpi.data import SOURCES, Shard, Survey, parse_source, widen, write_shards
+from dpmpi.data import SOURCES, Shard, Survey, parse_source, widen
 from dpmpi.data.libsvm import to_dense
-from dpmpi.data.shards import read_npz, write_npz
+from dpmpi.data.shards import read_npz, write_npz, write_shards
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.rows import Csr, Dense
 from dpmpi.rng import public_generator

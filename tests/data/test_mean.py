@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpmpi.data import Survey, parse_source, write_shards
-from dpmpi.data.shards import read_npz
+from dpmpi.data import Survey, parse_source
+from dpmpi.data.shards import read_npz, write_shards
 from dpmpi.errors import ConfigError
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpmpi import __version__
 from dpmpi.core import Array
-from dpmpi.data.codebook import Codebook, Number, parse_codebook
 from dpmpi.model import Model, PrivacyStatement
 from dpmpi.model.model import LINKS, Link
 from dpmpi.runtime.job import Job
 from dpmpi.runtime.output.coefficient_noise import coefficient_noise
 from dpmpi.runtime.output.result_table import budget_ended
+
+if TYPE_CHECKING:
+    from dpmpi.data.codebook import Codebook
 
 OUTSIDE = "read the data without noise, outside of the guarantee"
 NO_EVALUATION = "none outside of the guarantee"
@@ -62,11 +64,17 @@ def link_of(job: Job) -> Link:
 def _codebook(job: Job) -> tuple[str, Codebook | None]:
     """Return the codebook of the shards here, as text and parsed."""
     text = next((shard.codebook for shard in job.shards if shard.codebook), "")
-    return text, parse_codebook(text, "the codebook of the shard") if text else None
+    if not text:
+        return "", None
+    from dpmpi.data.codebook import parse_codebook  # noqa: PLC0415 - most runs have none
+
+    return text, parse_codebook(text, "the codebook of the shard")
 
 
 def _scaling(codebook: Codebook) -> Array:
     """Return (slope, offset, low, high) for each coded column."""
+    from dpmpi.data.codebook import Number  # noqa: PLC0415
+
     rows: list[tuple[float, float, float, float]] = []
     for column in codebook.columns:
         coded = len(column.features)
