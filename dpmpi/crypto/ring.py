@@ -12,6 +12,10 @@ A sum of n encoded vectors, noise e (an integer vector) included, is read correc
 and is then the exact sum of rounded values, off the sum of the clipped ones by at most n 2^-(f+1) in each coordinate.
 Secret sharing modulo p needs p > 2 |sum|, not p > |sum| as in Appendix A of [XYD]: signs take one bit.
 
+Integers below 2^51 are read off the bits of a sum that rounds to them, without casts:
+
+    k(x) = bits(1.5 * 2^52 + 2^f x) - bits(1.5 * 2^52),   if |2^f x| < 2^51                                  (4)
+
 [XYD] Xiao, Ye, Devadas. Local differential privacy in decentralized optimization. arXiv:1902.06101, 2019.
 """
 
@@ -28,6 +32,8 @@ from dpmpi.rng import Words
 
 WORD_BITS = 64
 _LIMIT = 1 << (WORD_BITS - 1)
+_MAGIC = 1.5 * 2.0**52
+_MAGIC_BITS = np.float64(_MAGIC).view(np.uint64)
 
 
 def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False) -> None:
@@ -39,8 +45,13 @@ def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False
         raise ValueError(
             f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, found clip {clip!r}, bits {bits}"
         )
-    real = out.view(np.float64)
-    if not np.vdot(x, x) < 0.25 * clip * clip:  # clears almost every vector at once, without a word of overflow
+    real, square = out.view(np.float64), np.vdot(x, x)
+    if square < min(0.25 * clip * clip, 4.0 ** (50 - bits)):  # then (4) has integers below 2^51
+        np.multiply(x, 2.0**bits, real)
+        np.add(real, _MAGIC, real)  # (4)
+        np.subtract(out, _MAGIC_BITS, out)
+        return
+    if not square < 0.25 * clip * clip:  # clears almost every vector at once, without a word of overflow
         low, high = float(x.min()), float(x.max())
         if not (math.isfinite(low) and math.isfinite(high)):  # minimum and maximum pass a NaN on
             found = low if not math.isfinite(low) else high
@@ -63,7 +74,8 @@ def _unfit(text: str) -> DataError:
 
 def decode(words: Words, bits: int, out: Array) -> None:
     """Write (2) to `out`: exact below 2^53 steps, else the float64 nearest to the exact value."""
-    np.multiply(words.view(f"i{words.itemsize}"), 2.0**-bits, out)
+    out[...] = words.view(f"i{words.itemsize}")  # before the product, which would cast by way of a buffer
+    np.multiply(out, 2.0**-bits, out)
 
 
 def check_capacity(n: int, clip: float, bits: int, noise_tail: float = 0.0, word: int = WORD_BITS) -> None:

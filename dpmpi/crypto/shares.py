@@ -42,7 +42,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpmpi.rng import PrivateStream, Words
 
-_PIECE = 16384  # words: 128 KiB of keystream stay in the cache
+_PIECE = 16384  # words: as many are drawn at a time, 128 KiB of keystream that stay in the cache
 STRETCH = 1 << 35
 """Bytes of keystream under one nonce, whole words: AES-GCM ends at 2^36."""
 
@@ -94,11 +94,15 @@ class PairwiseMasks:
             first = vector[: len(ready)]
             np.add(first, ready, first)
         self._draw(vector[len(ready) :])
-        if self._used == len(self._ahead) < len(vector):
-            self._ahead, self._used = np.empty_like(vector), len(vector)  # the next vector is likely to be as long
+        if self._used == len(self._ahead) < len(vector):  # the next vectors are likely to be as long
+            self._used = len(vector) * max(1, _PIECE // len(vector))
+            self._ahead = np.empty(self._used, vector.dtype)
 
     def prepare(self) -> None:
-        """Draw masks ahead, for a vector as long as the longest so far, unless some are left."""
+        """Draw masks ahead, for vectors as long as the longest so far, unless some are left.
+
+        Short ones are drawn for several vectors at once: where ranks share a core, each comes back to a cold cache.
+        """
         if self._used == len(self._ahead):
             self._ahead.fill(0)
             self._draw(self._ahead)

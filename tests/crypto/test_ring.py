@@ -58,6 +58,17 @@ def test_partial_sums_may_leave_the_range_in_any_order(small, data):
     assert decoded(total, 0) == [float(sum(small))]
 
 
+@pytest.mark.parametrize("bits", [0, 20, 40])
+@pytest.mark.parametrize("share", [1e-9, 0.5, 1.0 - 2.0**-52, 1.0, 1.0 + 2.0**-52, 1.9])
+def test_encoding_is_exact_on_both_sides_of_the_bound_for_reading_bits(bits, share):
+    bound, clip = 2.0 ** (50 - bits), 2.0 ** (55 - bits)
+    step = 2.0**-bits
+    for x in (share * bound, -share * bound):
+        for row in ([x], [0.0, x, 0.5 * step, -0.5 * step, 1.5 * step, -2.5 * step, 5e-324]):
+            signed = encoded(row, clip, bits).view(np.int64).tolist()
+            assert signed == [exact(one, clip, bits) for one in row]
+
+
 def test_the_rounding_bound_is_attained():
     tie = 2.0**-11  # to even, that is to zero
     total = sum(encoded([tie], 1.0, 10) for _ in range(6))
