@@ -32,8 +32,7 @@ from dpmpi.runtime.ledger_owner import remember_rows, remember_split, training_m
 from dpmpi.runtime.loading import load_shards, most_records, said_at_home
 from dpmpi.runtime.noise import Pairs
 from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
-from dpmpi.runtime.recovery.checkpoint import check_snapshot_owner
-from dpmpi.runtime.recovery.snapshot import restore
+from dpmpi.runtime.recovery.snapshot import check_snapshot_owner, restore
 from dpmpi.runtime.settings import Settings
 
 

@@ -51,7 +51,6 @@ from dpmpi.network.channel import World
 from dpmpi.network.collective import fail_together
 from dpmpi.network.launcher import fault_tolerant, first_on_host, launcher_process, process_age
 from dpmpi.network.launcher import speaks as speaks_for
-from dpmpi.network.stall import Stall, explain, read_stalls, write_stall
 from dpmpi.runtime.output.console import say, shout
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.plugin_source import last_line, one_line
@@ -263,6 +262,8 @@ def _told(
         what = _foreign(error, place, directory, 0 if rank is None else rank if names is None else names[rank])
     text = f"{where}, {place.when}: {what}"
     if isinstance(error, NeighbourSilent) and directory is not None and names is not None:
+        from dpmpi.network.stall import Stall, explain, read_stalls, write_stall  # noqa: PLC0415 - few runs stall
+
         folder = directory.path / "stall"
         waits_for = tuple(names[peer] for peer in error.waits_for)
         write_stall(folder, Stall(names[world.ranks[0]], error.round, error.hop, waits_for))

@@ -31,7 +31,6 @@ from dpmpi.runtime.job import Job, Past
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.progress import Listener
-from dpmpi.runtime.recovery.resume import regroup, resume
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.signals import Signals
 from dpmpi.runtime.trainer import Trainer
@@ -112,6 +111,8 @@ def begin(world: World, config: Config) -> Start:
 
 def go_on(world: World, path: Path, given: dict[str, Any]) -> Start:
     """Let the ranks of a run that was interrupted meet, see `resume`."""
+    from dpmpi.runtime.recovery.resume import resume  # noqa: PLC0415 - few runs go on
+
     return Start(*resume(world, path, given), RunDirectory(path))
 
 
@@ -197,6 +198,8 @@ def go_on_without_the_dead(
 
     Before a trainer has begun, there is what the run brought with it.
     """
+    from dpmpi.runtime.recovery.resume import regroup  # noqa: PLC0415 - few runs lose a rank
+
     kept = list(past.snapshots.values())
     if trainer is not None:
         job = trainer.job

@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,9 +29,11 @@ from dpmpi.runtime.output.progress import Listener, Progress, watch
 from dpmpi.runtime.output.result_table import closing
 from dpmpi.runtime.output.summary import rank_record, seconds_spent, summarise
 from dpmpi.runtime.private_evaluation import PrivateEvaluator, figures
-from dpmpi.runtime.recovery.checkpoint import Keeper, Manifest, read_manifest
 from dpmpi.runtime.recovery.snapshot import Snapshot, capture
 from dpmpi.runtime.recovery.votes import Votes
+
+if TYPE_CHECKING:
+    from dpmpi.runtime.recovery.checkpoint import Manifest
 
 SLACK_SECONDS, SLACK_LOOKS = 0.5, 8
 """How often ranks look around if a death is all that could happen, and how far one may be ahead."""
@@ -72,6 +74,8 @@ class Trainer:
             pace = seconds if job.settings.shares_timings else None
             self._votes = Votes(transport, job.engine.completed, pace, looks, most)
         if not self._interval.never:
+            from dpmpi.runtime.recovery.checkpoint import Keeper  # noqa: PLC0415 - most runs keep none
+
             self._keeper = Keeper(directory, transport, self._manifest(), leads=job.leads)
         self.kept = {rank: deque[Snapshot](maxlen=SLACK_LOOKS + 2) for rank in transport.ranks}
         self._facts = {} if self._votes is None else {rank: self._facts_of(rank) for rank in transport.ranks}
@@ -247,6 +251,8 @@ class Trainer:
 
     def _manifest(self) -> Manifest:
         """Say whose checkpoints the directory has. What is known of them stays known: survivors go on from memory."""
+        from dpmpi.runtime.recovery.checkpoint import Manifest, read_manifest  # noqa: PLC0415
+
         job, before = self.job, None
         with suppress(CheckpointError):
             before = read_manifest(self._directory)

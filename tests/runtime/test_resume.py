@@ -63,7 +63,7 @@ def run(out, *flags, until=None, monkeypatch=None):
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "advance", fail)
-        patch.setattr("dpmpi.runtime.trainer.Keeper", keeper)
+        patch.setattr("dpmpi.runtime.recovery.checkpoint.Keeper", keeper)
         patch.setattr("dpmpi.privacy.ledger.Ledger.close", lambda self: None)  # the dead close no books
         code = main(arguments)
     for one in keepers:

@@ -19,9 +19,6 @@ from dpmpi.privacy.groups import GROUPS, group_epsilon
 from dpmpi.privacy.random_weights import laplace_figures
 from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.privacy.spending import charged_to, largest_known
-from dpmpi.runtime.cost.dry_run import Hosts
-from dpmpi.runtime.cost.fit import load
-from dpmpi.runtime.cost.model import own_cost, pattern_of
 from dpmpi.runtime.engine import Seat
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.job import Job
@@ -213,6 +210,10 @@ def _of_the_lost(job: Job) -> float | None:
 
 def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: float) -> dict[str, Any]:
     """Return the run's own measurements, for predictions; agents in one process say nothing about processes."""
+    from dpmpi.runtime.cost.dry_run import Hosts  # noqa: PLC0415 - for whoever writes the summary
+    from dpmpi.runtime.cost.fit import load  # noqa: PLC0415
+    from dpmpi.runtime.cost.model import own_cost, pattern_of  # noqa: PLC0415
+
     try:
         fitted = load()
     except ConfigError:  # a run that is through does not fail for a file that is not its own

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dpmpi.core.files import write_file
 from dpmpi.errors import CheckpointError
@@ -217,16 +216,3 @@ def common_round(transport: Transport, directory: RunDirectory, names: Sequence[
             f"{directory.path}: copy it there from the host that it ran on"
         )
     return common
-
-
-def check_snapshot_owner(snapshot: Snapshot, expected: dict[str, Any], where: str) -> None:
-    """Raise `CheckpointError` unless the snapshot's facts are the expected ones."""
-    reasons = {
-        "run": "it is of another run",
-        "config": "the settings are not those it was made with",
-        "rank": "it is another rank's",
-        "shard": "the rank's rows are not those it was made with",
-    }
-    for name, value in expected.items():
-        if snapshot.facts.get(name) != value:
-            raise CheckpointError(f"{where} cannot be used: {reasons.get(name, name)}")

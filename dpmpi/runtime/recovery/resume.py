@@ -21,14 +21,8 @@ from dpmpi.runtime.flags import from_text
 from dpmpi.runtime.job import Past
 from dpmpi.runtime.noise import SumNoise
 from dpmpi.runtime.output.directory import RunDirectory
-from dpmpi.runtime.recovery.checkpoint import (
-    check_snapshot_owner,
-    checkpoint_files,
-    common_round,
-    read_checkpoint,
-    read_manifest,
-)
-from dpmpi.runtime.recovery.snapshot import Snapshot
+from dpmpi.runtime.recovery.checkpoint import checkpoint_files, common_round, read_checkpoint, read_manifest
+from dpmpi.runtime.recovery.snapshot import Snapshot, check_snapshot_owner
 from dpmpi.runtime.settings import Settings
 
 

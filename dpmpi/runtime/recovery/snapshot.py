@@ -133,6 +133,19 @@ def from_bytes(content: bytes, where: str) -> Snapshot:
         ) from error
 
 
+def check_snapshot_owner(snapshot: Snapshot, expected: dict[str, Any], where: str) -> None:
+    """Raise `CheckpointError` unless the snapshot's facts are the expected ones."""
+    reasons = {
+        "run": "it is of another run",
+        "config": "the settings are not those it was made with",
+        "rank": "it is another rank's",
+        "shard": "the rank's rows are not those it was made with",
+    }
+    for name, value in expected.items():
+        if snapshot.facts.get(name) != value:
+            raise CheckpointError(f"{where} cannot be used: {reasons.get(name, name)}")
+
+
 def _makes_sense(found: Snapshot) -> bool:
     """Return whether everything but the arrays has the types that `restore` takes for granted."""
     agent, losses, streams, traffic = found.agent, found.losses, found.streams, found.traffic
