@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import ONE_THREAD, Launcher
 from dpmpi.runtime.flags import flags_of
+from dpmpi.runtime.options import MOST_RANKS
 from dpmpi.runtime.output.console import say
-
-MOST_RANKS = 10_000
 
 
 def main(argv: Sequence[str]) -> int:
