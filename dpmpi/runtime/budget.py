@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -117,7 +118,7 @@ def _of_rank(name: int) -> Iterator[None]:
     try:
         yield
     except (ConfigError, LedgerError) as error:
-        if "rank" in str(error):
+        if re.search(r"\brank[ -]\d", str(error)):
             raise
         raise type(error)(f"rank {name}: {error}") from error
 
