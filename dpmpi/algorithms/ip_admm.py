@@ -82,7 +82,13 @@ class IpAdmm(admm.ConsensusAdmm):
     usual_rounds: ClassVar[int] = 8
     state: ClassVar[Any] = State
 
-    inner_steps: int = hyperparameter(10, "gradient steps between two exchanges", minimum=1)
+    inner_steps: int = hyperparameter(
+        10,
+        "gradient steps between two exchanges",
+        minimum=1,
+        maximum=10_000,
+        beyond="each is a pass over the batch, noised and charged; give more --rounds, after which ranks exchange",
+    )
     inner_noise: Literal["each", "once"] = hyperparameter(
         "each", "noise on every inner gradient, or once per round on the mean iterate"
     )

@@ -54,7 +54,14 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from dpmpi.algorithms.bases.accelerated_mixing import CLOSING_HELP, MIXES_HELP, AcceleratedMixing, accelerate, mix_again
+from dpmpi.algorithms.bases.accelerated_mixing import (
+    CLOSING_HELP,
+    LIMITS,
+    MIXES_HELP,
+    AcceleratedMixing,
+    accelerate,
+    mix_again,
+)
 from dpmpi.algorithms.bases.noise_schedule import NoiseSchedule
 from dpmpi.core import (
     Agent,
@@ -98,8 +105,8 @@ class Momentum(NoiseSchedule, AcceleratedMixing):
     adds_up: ClassVar[bool] = True
     linear: ClassVar[bool] = True
 
-    mixes: int | None = hyperparameter(None, MIXES_HELP, minimum=1)
-    closing_mixes: int | None = hyperparameter(None, CLOSING_HELP, minimum=0)
+    mixes: int | None = hyperparameter(None, MIXES_HELP, minimum=1, **LIMITS)
+    closing_mixes: int | None = hyperparameter(None, CLOSING_HELP, minimum=0, **LIMITS)
     beta: float | None = hyperparameter(None, "momentum, below 1; auto: 1 - 6/rounds", minimum=0.0)
     eta: float | None = hyperparameter(None, "step; auto: by --epsilon, 2/smoothness at most", minimum=0.0)
 

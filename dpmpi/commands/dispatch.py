@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dpmpi import __version__
@@ -37,8 +37,8 @@ def usage() -> str:
     return "\n".join(["usage: python -m dpmpi COMMAND [flags]      (COMMAND --help tells more)", "", *lines])
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code."""
+def main(argv: Sequence[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
+    """Run a command; return the exit code. `loaded` is called when its modules are there, before it does anything."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0] in ("-h", "--help"):
         print(usage())
@@ -51,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             known, near = ", ".join(COMMANDS), nearest(words[0], COMMANDS)
             raise ConfigError(f"expected a command among {known}, found {words[0]!r}{near}")
         file = FILES.get(words[0], f"dpmpi.commands.{words[0]}.command")
-        return int(import_module(file).main(words[1:]))  # each command brings its own imports
+        command = import_module(file)  # each command brings its own imports
+        loaded()
+        return int(command.main(words[1:]))
     except (DpmpiError, OSError, MemoryError, KeyboardInterrupt) as error:
         return _failed(error)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import ONE_THREAD, Launcher
 from dpmpi.runtime.flags import flags_of
+from dpmpi.runtime.options import MOST_RANKS
 from dpmpi.runtime.output.console import say
-
-MOST_RANKS = 10_000
+from dpmpi.runtime.output.directory import settings_of_run
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,7 +24,9 @@ def main(argv: Sequence[str]) -> int:
         from dpmpi.run import main as run  # noqa: PLC0415 - brings numpy
 
         return run(flags)
-    flags_of(flags)  # a mistyped flag is said once, before anything is started
+    given = flags_of(flags)  # a mistyped flag is said once, before anything is started
+    if launcher is None and "resume" in given:
+        settings_of_run(Path(given["resume"]))
     if sys.stderr.isatty() and "--quiet" not in flags:  # many ranks take seconds until they have something to say
         say("starting 1 rank ..." if ranks == 1 else f"starting {ranks} ranks ...", sys.stderr)
     program = [sys.executable, "-m", "dpmpi.run", *flags]

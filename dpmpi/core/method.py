@@ -169,9 +169,16 @@ class Gossip:
     """Whether the models at the end are functions of the last messages m_j(T) of all ranks."""
 
 
-def hyperparameter(default: Any, text: str, minimum: float | None = None) -> Any:
-    """Return a field of a method: a flag and a TOML key with this help text, at least `minimum`."""
-    return field(default=default, metadata={"help": text} | ({} if minimum is None else {"minimum": minimum}))
+def hyperparameter(
+    default: Any, text: str, minimum: float | None = None, maximum: float | None = None, beyond: str = "lower it"
+) -> Any:
+    """Return a field of a method: a flag and a TOML key with this help text, at least `minimum`, at most `maximum`.
+
+    `beyond` tells someone who asks for more than that why it is refused, and what to do.
+    """
+    limits = {"minimum": minimum, "maximum": maximum, "beyond": beyond}
+    given = {name: limit for name, limit in limits.items() if limit is not None}
+    return field(default=default, metadata={"help": text} | given)
 
 
 @cache

@@ -23,6 +23,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,8 @@ def read_model(path: Path) -> Model:
         if error.strerror is None:  # numpy's word for a file that is no archive
             raise DataError(f"{file}: expected a model of dpmpi (.npz), found something else") from error
         raise DataError(f"cannot read the model {file}: {error.strerror}") from error
+    except BadZipFile as error:
+        raise DataError(f"expected a model (.npz) or the directory of a run, found {file}, which is neither") from error
     except Exception as error:  # zip, array headers and JSON break in a dozen ways
         raise DataError(f"{file}: expected a model of dpmpi (.npz), found none ({type(error).__name__})") from error
 

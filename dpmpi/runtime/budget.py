@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from dpmpi.core.files import read_toml
 from dpmpi.core.tables import TomlTable
 from dpmpi.data import Shard
-from dpmpi.errors import ConfigError, shown
+from dpmpi.errors import ConfigError, LedgerError, shown
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import in_each_domain, on_all_ranks
 from dpmpi.privacy import accountants, filters
@@ -75,36 +76,51 @@ def open_accounts(
     def read() -> list[Any]:
         told = []
         for rank, shard in zip(transport.ranks, shards, strict=True):
-            path, starts = ledger_file(config, ledger_path, names[rank]), 0
-            earlier: Counter[ReleaseEvent] = Counter()
-            own: Counter[ReleaseEvent] = Counter()
-            budget, owner, order, lines = read_budget(config, names[rank]), None, None, None
-            if config.ledger is not None:
-                stack.enter_context(lock_ledger(path))
-                owner = known_mark(path, shard)
-            if path.exists() and (config.ledger is not None or run is not None):
-                lines = check_ledger(path, shard if config.ledger is not None else None)
-                split, training = split_of(config, names[rank], shard), training_mark(path, shard)
-                for header, spent, _ in recorded_runs(path):
-                    if run is not None and header.get("run") == run:
-                        own, starts = own + spent, starts + 1
-                        began = header.get("training") if config.ledger is not None else read_split(path)
-                        if began not in (None, training):
-                            raise _other_rows(names[rank])
-                    else:
-                        cut = header.get("shard"), header.get("split"), header.get("training")
-                        counted = spent if cut == (owner, split, training) else to_all_rows(spent)
-                        earlier += charged_for_persons(counted, header, config.person_records or 1)
-                order = first_order(path) if config.ledger is not None else None
-            accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
-            told.append([budget, order or 0, to_list(earlier), to_list(own), starts])
+            with _of_rank(names[rank]):
+                told.append(read_account(rank, shard))
         return told
+
+    def read_account(rank: int, shard: Shard) -> list[Any]:
+        path, starts = ledger_file(config, ledger_path, names[rank]), 0
+        earlier: Counter[ReleaseEvent] = Counter()
+        own: Counter[ReleaseEvent] = Counter()
+        budget, owner, order, lines = read_budget(config, names[rank]), None, None, None
+        if config.ledger is not None:
+            stack.enter_context(lock_ledger(path))
+            owner = known_mark(path, shard)
+        if path.exists() and (config.ledger is not None or run is not None):
+            lines = check_ledger(path, shard if config.ledger is not None else None)
+            split, training = split_of(config, names[rank], shard), training_mark(path, shard)
+            for header, spent, _ in recorded_runs(path):
+                if run is not None and header.get("run") == run:
+                    own, starts = own + spent, starts + 1
+                    began = header.get("training") if config.ledger is not None else read_split(path)
+                    if began not in (None, training):
+                        raise _other_rows(names[rank])
+                else:
+                    cut = header.get("shard"), header.get("split"), header.get("training")
+                    counted = spent if cut == (owner, split, training) else to_all_rows(spent)
+                    earlier += charged_for_persons(counted, header, config.person_records or 1)
+            order = first_order(path) if config.ledger is not None else None
+        accounts[rank] = Account(path, earlier, budget, None, order or 0, owner, own, starts, lines)
+        return [budget, order or 0, to_list(earlier), to_list(own), starts]
 
     known = [
         Account(Path(), from_list(earlier), budget, None, order, None, from_list(own), starts)
         for budget, order, earlier, own, starts in on_all_ranks(transport, read)
     ]
     return accounts, known
+
+
+@contextmanager
+def _of_rank(name: int) -> Iterator[None]:
+    """Let errors name the rank whose ledger or budget they are about: all ranks hear of them."""
+    try:
+        yield
+    except (ConfigError, LedgerError) as error:
+        if re.search(r"\brank[ -]\d", str(error)):
+            raise
+        raise type(error)(f"rank {name}: {error}") from error
 
 
 def split_of(config: Config, name: int, shard: Shard) -> str:

@@ -18,7 +18,7 @@ from dpmpi.core import Method
 from dpmpi.errors import ConfigError, nearest, shown
 from dpmpi.runtime import plugins
 from dpmpi.runtime.evaluating import Evaluating
-from dpmpi.runtime.options import LONGEST_TEXT, check_size, flag_of, hyperfields, or_auto, toml_text
+from dpmpi.runtime.options import LONGEST_TEXT, MOST_RANKS, check_size, flag_of, hyperfields, or_auto, toml_text
 
 LONGEST_GRAPH = 10**7
 """Characters of a graph, which may name all its edges."""
@@ -44,7 +44,7 @@ class Config:
     plugin_digest: tuple[str, ...] = _option(
         (), "refuse a plug-in whose source has another SHA-256; in the order of --plugin", tuple, metavar="SHA256"
     )
-    rounds: int | None = _option(None, "how many rounds", int, metavar="T", least=1, most=10**8, auto=True)
+    rounds: int | None = _option(None, "how many rounds", int, metavar="T", least=1, most=10**7, auto=True)
     seed: int = _option(0, "the shared, public seed: data synthesis, graph, schedule", int, least=0)
 
     data: str = _option(
@@ -248,8 +248,12 @@ class Config:
         False, "print one JSON object a line instead of progress and table: start, progress, evaluation, end", bool
     )
     out: str | None = _option(None, "the run directory (default: runs/ALGORITHM-TIME)", metavar="DIR")
-    ranks: int | None = _option(None, "refuse to run with another number of ranks", int, metavar="N", least=1)
-    loopback: int | None = _option(None, "run N agents in this one process, without MPI", int, metavar="N", least=1)
+    ranks: int | None = _option(
+        None, "refuse to run with another number of ranks", int, metavar="N", least=1, most=MOST_RANKS
+    )
+    loopback: int | None = _option(
+        None, "run N agents in this one process, without MPI", int, metavar="N", least=1, most=MOST_RANKS
+    )
 
     options: tuple[tuple[str, Any], ...] = ()
     """Hyperparameters of the algorithm that were given, by name."""
@@ -327,6 +331,10 @@ class Config:
             if value is not None and least is not None and not least <= value < math.inf:
                 raise ConfigError(f"{flag_of(name)} must be a finite number of at least {least:g}, got {shown(value)}")
             check_size(name, value)
+            most = known[name].metadata.get("maximum")
+            if value is not None and most is not None and value > most:
+                why = known[name].metadata["beyond"]
+                raise ConfigError(f"expected {flag_of(name)} of at most {most:,}, found {value:,}: {why}")
         with plugins.blamed():
             return cls(**dict(self.options))
 

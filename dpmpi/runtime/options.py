@@ -15,6 +15,9 @@ AUTO = "auto"
 LONGEST_TEXT = 1000
 """Characters of a setting: longer than paths are, and fewer digits than Python makes a number of."""
 
+MOST_RANKS = 10_000
+"""Ranks of a run, whoever starts or plans it."""
+
 
 def or_auto(f: dataclasses.Field[Any], value: Any) -> Any:
     """Return a field's value, `auto` in the place of a None that stands for it."""

@@ -10,10 +10,11 @@ This package needs scikit-learn (`pip install 'dpmpi[sklearn]'`). docs/sklearn.m
 
 from dpmpi.sklearn.bounds import BoundedScaler, make_private_pipeline
 from dpmpi.sklearn.estimators import PrivateLinearSVC, PrivateLogisticRegression, PrivateRidge
-from dpmpi.sklearn.fits import PrivacyWarning, forget_fits
+from dpmpi.sklearn.fits import NoiseWarning, PrivacyWarning, forget_fits
 
 __all__ = [
     "BoundedScaler",
+    "NoiseWarning",
     "PrivacyWarning",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",

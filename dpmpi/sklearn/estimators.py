@@ -20,7 +20,7 @@ from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.privacy.releases import spent_epsilon
 from dpmpi.sklearn.bounds import Bounds, is_norm
-from dpmpi.sklearn.fits import note_fit, warn_of_fits, warn_of_scaling
+from dpmpi.sklearn.fits import note_fit, warn_of_fits, warn_of_noise, warn_of_scaling
 
 _PARAMETERS = """
 
@@ -128,6 +128,8 @@ class _PrivateLinear(BaseEstimator):  # type: ignore[misc]
         self.privacy_ = result.privacy
         self.n_iter_ = int(result.summary["rounds"])
         self._bounds = bounds
+        if self.comm is None or self.comm.Get_rank() == 0:
+            warn_of_noise(result.summary.get("verdict"))
         self._note(result, X, y)
         found, intercept = bounds.in_units(w, b)
         self.intercept_: Any = intercept

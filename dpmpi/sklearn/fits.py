@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -29,16 +31,25 @@ class PrivacyWarning(UserWarning):
     """Something costs more privacy than one fit says."""
 
 
+class NoiseWarning(UserWarning):
+    """The noise leaves a weak model, or hardly anything but noise."""
+
+
+_LIBRARIES = ("dpmpi", "sklearn", "joblib")
+"""Between a fit and the user's line that asked for it, by itself or by a search."""
 _key = os.urandom(32)
 _spendings: list[Counter[ReleaseEvent]] = []
+_told: set[tuple[str, int]] = set()
+"""The words on fits, and their columns, that were told."""
 _part_of: dict[bytes, tuple[int, ...]] = {}
 """The fits that each record was part of."""
 
 
 def forget_fits() -> None:
-    """Forget what was spent: for other records that happen to be the same, as in examples and tests."""
+    """Forget what was spent, and told: for other records that happen to be the same, as in examples and tests."""
     _spendings.clear()
     _part_of.clear()
+    _told.clear()
 
 
 def note_fit(X: Any, y: Array, spending: Counter[ReleaseEvent], delta: float) -> tuple[int, float | None]:
@@ -64,11 +75,24 @@ def warn_of_fits(count: int, epsilon: float | None, own: float | None, delta: fl
         together = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
         alone = "none" if own is None else f"{own:.3g}"
         warnings.warn(
-            f"records of this fit were part of {count} fits in this process: together they have spent {together} at "
-            f"delta {delta:g}, not {alone}; every fit of a cross-validation or grid search spends anew",
+            f"records were part of {count} fits in this process: together they have spent {together} at delta "
+            f"{delta:g}, not {alone}; every fold, and every setting that is tried, is a fit",
             PrivacyWarning,
-            stacklevel=4,
+            stacklevel=_callers_level(),
         )
+
+
+def warn_of_noise(verdict: Mapping[str, Any] | None) -> None:
+    """Warn if a run was expected to give a weak model or mostly noise, with the line that says why and what would do.
+
+    A search fits many times, each fold with other figures: it is told once for each word and number of columns.
+    """
+    if verdict is None or verdict["word"] not in ("weak", "mostly noise"):
+        return
+    alike = verdict["word"], verdict["dimension"]
+    if alike not in _told:
+        _told.add(alike)
+        warnings.warn(verdict["line"], NoiseWarning, stacklevel=_callers_level())
 
 
 def warn_of_scaling(X: Any) -> None:
@@ -90,8 +114,16 @@ def warn_of_scaling(X: Any) -> None:
             "records look as if they had been scaled by their own mean or range, which every prediction then tells "
             "without noise: scale by declared bounds, as BoundedScaler does",
             PrivacyWarning,
-            stacklevel=4,
+            stacklevel=_callers_level(),
         )
+
+
+def _callers_level() -> int:
+    """Return the `stacklevel` at which a function that calls this warns of the line outside of the libraries."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _epsilon(fits: tuple[int, ...], delta: float) -> float | None:

@@ -385,14 +385,54 @@ def test_the_order_of_charges_is_compared():
         ("demo", "no such folder (did you mean runs/demo?)"),
         ("nowhere", "no such folder: the last run here is runs/demo"),
         ("runs", "no summary.json"),
+        ("table.csv", "a file: name the directory"),
     ],
 )
 def test_a_run_that_is_not_there(tmp_path, monkeypatch, capsys, name, found):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/demo").mkdir(parents=True)
     (tmp_path / "runs/demo/summary.json").touch()
+    (tmp_path / "table.csv").touch()
     assert command(["verify", name]) == 2
     assert capsys.readouterr().err == f"dpmpi: {name} is not a finished run: expected its summary, found {found}\n"
+
+
+def test_ranks_that_are_none(capsys):
+    assert command(["verify", "--own", "runs/demo"]) == 2
+    assert capsys.readouterr().err == "dpmpi: argument --own: expected ranks such as 0 or 1,2, found 'runs/demo'\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("runs/deom", "no such directory runs/deom (did you mean runs/demo?)"),
+        ("runs", "runs without a config.toml that can be read: name one that was interrupted"),
+        ("table.csv", "the file table.csv: name one that was interrupted"),
+    ],
+)
+@pytest.mark.parametrize("start", [["run"], ["run", "-n", "2"], ["run", "--loopback", "2"]], ids=" ".join)
+def test_a_run_that_cannot_be_resumed(tmp_path, monkeypatch, capsys, start, name, found):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/demo").mkdir(parents=True)
+    (tmp_path / "runs/demo/summary.json").touch()
+    (tmp_path / "table.csv").touch()
+    assert command([*start, "--resume", name]) == 2
+    assert capsys.readouterr().err == f"dpmpi: expected the directory of a run after --resume, found {found}\n"
+
+
+@pytest.mark.parametrize("words", [["show"], ["predict"]])
+def test_a_table_in_the_place_of_a_model(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    assert command([*words, "table.csv", *(["table.csv"] if words == ["predict"] else [])]) == 2
+    said = "expected a model (.npz) or the directory of a run, found table.csv, which is neither"
+    assert capsys.readouterr().err == f"dpmpi: {said}\n"
+
+
+def test_a_report_of_a_file(tmp_path, capsys):
+    (tmp_path / "table.csv").touch()
+    assert command(["report", str(tmp_path / "table.csv")]) == 2
+    assert capsys.readouterr().err.endswith("table.csv, found a file\n")
 
 
 def test_a_report_of_a_run_that_is_not_there(tmp_path, monkeypatch, capsys):

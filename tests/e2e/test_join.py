@@ -196,6 +196,25 @@ def test_wrong_flags_are_one_line(tmp_path, expected, flags):
     assert expected in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda shard: shard.unlink(), "cannot read the shard of rank 1: no such file shard-1.npz"),
+        (lambda shard: np.savez(shard, X=np.ones((9, 5)), y=np.arange(9.0)), "expected class labels -1/+1 or 0/1"),
+        (lambda shard: shard.write_text("no archive"), "shard-1.npz"),
+    ],
+    ids=["none", "labels", "rubbish"],
+)
+def test_a_shard_that_cannot_be_used_is_said_before_the_others_are_met(tmp_path, spoil, said):
+    consortium = Consortium(tmp_path, 3, parties={0: 2, 2: 1})
+    spoil(consortium.own(0) / "shard-1.npz")
+    command = consortium.command(0, meet=tmp_path / "meet")
+    done = subprocess.run(command, cwd=consortium.own(0), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "meet").exists()
+
+
 @needs.open_mpi()
 def test_another_mpi_is_named_at_once(tmp_path):
     consortium = Consortium(tmp_path, 3)

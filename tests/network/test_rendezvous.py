@@ -94,6 +94,26 @@ def test_a_rank_that_does_not_fit_is_refused_in_words(meeting, rank, changed, ex
     assert got[2] == {1: "port 1", 2: "port 2"}
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "which came and was turned away (expected the settings of rank 0, found others on rank 1 (South): start"),
+        ({"identity": Identity()}, "has it started"),  # a stranger, who may not tell them anything
+    ],
+    ids=["its key", "another key"],
+)
+def test_those_who_wait_hear_why_a_rank_was_turned_away(changed, said):
+    meeting = Meeting(Patience(arrival=5.0, silence=5.0))
+    join = meeting.in_background(meeting.guest(2))
+    with pytest.raises(ConfigError, match="refuses: "):
+        meeting.meet(meeting.guest(1, digest="cd" * 32, **changed))
+    got = join()
+    for error in (got[2], meeting.error):
+        assert "waited 5 s for rank 1 (South)" in str(error)
+        assert said in str(error)
+    meeting.end()
+
+
 def test_a_second_rank_1_is_refused_and_the_first_stays(meeting):
     join = meeting.in_background(meeting.guest(1))
     meeting.heard("rank 1 (South) is here")

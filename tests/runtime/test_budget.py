@@ -55,6 +55,15 @@ def test_every_rank_stops_at_its_own_budget(tmp_path):
     assert all(not rank.problems for rank in verify(tmp_path / "run"))
 
 
+def test_all_ranks_hear_whose_budget_cannot_be_read(tmp_path, capsys):
+    for rank, text in enumerate(("epsilon = 1", "nothing = 1", "epsilon = 1")):
+        (tmp_path / f"budget-{rank}.toml").write_text(f"{text}\n")
+    flags = ("--epsilon", "1", "--budget", str(tmp_path / "budget-{rank}.toml"), "--out", str(tmp_path / "run"))
+    assert main([*RUN, *flags]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("dpmpi: rank 1: ")
+
+
 @pytest.mark.parametrize("batch", ["full", "40"])
 def test_spending_adds_up_over_runs(tmp_path, batch):
     ledger = tmp_path / "ledger"

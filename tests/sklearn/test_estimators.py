@@ -21,6 +21,7 @@ from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
 from dpmpi.sklearn import (
     BoundedScaler,
+    NoiseWarning,
     PrivacyWarning,
     PrivateLinearSVC,
     PrivateLogisticRegression,
@@ -40,6 +41,10 @@ EVERY = [
 ]
 
 
+# A few hundred records.
+pytestmark = pytest.mark.filterwarnings("ignore::dpmpi.sklearn.NoiseWarning")
+
+
 @pytest.fixture(autouse=True)
 def first():
     forget_fits()
@@ -49,6 +54,7 @@ def first():
 def test_scikit_learns_own_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)  # they fit the same records again and again
+        warnings.simplefilter("ignore", NoiseWarning)  # and a handful of them
         check(estimator)
 
 
@@ -216,6 +222,40 @@ def test_cross_validation_warns_of_what_its_folds_spend_together():
     assert len(scores) == 4
     last = str(told[-1].message)
     assert re.search(rf"part of 3 fits .* epsilon {together(3):.3g} at delta 1e-05, not 1;", last), last
+
+
+@pytest.mark.parametrize("how", ["by itself", "in a search"])
+def test_warnings_are_one_line_and_point_to_the_callers_line(how):
+    X, y = records()
+    model = PrivateLogisticRegression(0.07, bounds=(LOW, HIGH))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if how == "by itself":
+            model.fit(X, y).fit(X, y)
+        else:
+            cross_val_score(model, X, y, cv=3)
+    assert {one.category for one in told} == {PrivacyWarning, NoiseWarning}
+    for one in told:
+        assert one.filename == __file__
+        assert "\n" not in str(one.message)
+        assert len(str(one.message)) < 200
+        assert how == "by itself" or one.category is PrivacyWarning or one is told[0]  # once
+        assert any(call in Path(__file__).read_text().splitlines()[one.lineno - 1] for call in ("fit(", "cross_val"))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "count", "word"), [(0.01, 400, "mostly noise"), (0.07, 400, "a weak model"), (100.0, 4000, None)]
+)
+def test_a_verdict_that_is_not_good_is_a_warning(epsilon, count, word):
+    X, y = records(count)
+    model = PrivateLogisticRegression(epsilon, bounds=(LOW, HIGH))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for part in (slice(None), slice(None), slice(1, None)):
+            model.fit(X[part], y[part])
+    lines = [str(one.message) for one in told if one.category is NoiseWarning]
+    assert len(lines) == (word is not None), lines
+    assert not lines or (lines[0].startswith(f"expect {word}: noise of the mean") and "would do" in lines[0])
 
 
 def test_a_grid_search_over_a_pipeline_warns_with_the_composed_epsilon():

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,10 @@ from dpmpi.errors import ConfigError
 
 MIXES_HELP = "mixes per release; auto: from the graph"
 CLOSING_HELP = "mixes after the last round; auto: as --mixes"
+MOST_MIXES = 10_000
+"""On a path of 500 ranks, which mixes slowly, they leave 1e-30 of a disagreement."""
+TOO_MANY_MIXES = "long before, the ranks agree to the last digit; auto takes as many as the graph needs"
+LIMITS: dict[str, Any] = {"maximum": MOST_MIXES, "beyond": TOO_MANY_MIXES}
 _EXACT = 1e-9  # W with a smaller lambda averages over all ranks in one mix, up to rounding
 _ROUNDING = 1e-9  # of the quotient in (2), so that ranks on unlike machines agree on K
 
@@ -38,8 +43,8 @@ _ROUNDING = 1e-9  # of the quotient in (2), so that ranks on unlike machines agr
 class AcceleratedMixing(Method):
     """A method that may mix several times for one release."""
 
-    mixes: int | None = hyperparameter(1, MIXES_HELP, minimum=1)
-    closing_mixes: int | None = hyperparameter(0, CLOSING_HELP, minimum=0)
+    mixes: int | None = hyperparameter(1, MIXES_HELP, minimum=1, **LIMITS)
+    closing_mixes: int | None = hyperparameter(0, CLOSING_HELP, minimum=0, **LIMITS)
 
     def accelerates(self) -> bool:
         """Return whether there is more than one mix for a release; `auto` is one where edges change."""

@@ -22,6 +22,7 @@ from dpmpi.commands.join.flags import Joining, parse
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import PARTY_VARIABLE, Launcher, start
 from dpmpi.runtime.output.console import say
+from dpmpi.runtime.settings import Settings
 
 FRAME = (
     "=",
@@ -46,9 +47,20 @@ def main(argv: Sequence[str]) -> int:
     joining = parse(argv)
     for number in range(joining.ranks):
         joining.papers(number)  # what is wrong with keys and roster is said before anything is started
+    _check_data(joining)
     _check_library()
     with TemporaryDirectory(prefix="dpmpi-join-") as folder:
         return _run(joining, argv, Path(folder))
+
+
+def _check_data(joining: Joining) -> None:
+    """Raise what is wrong with the records of this party before the others wait for it."""
+    source = Settings.of(joining.config).source
+    if not source.private:
+        source.survey()
+        return
+    for number in range(joining.ranks):
+        source.load(None, joining.rank + number, joining.of)
 
 
 def _check_library() -> None:

@@ -17,6 +17,7 @@ from dpmpi.network.meeting_point import check_meeting_point
 from dpmpi.network.rendezvous.papers import Papers, Patience, Place
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import Parser, flags_of, from_text, from_values
+from dpmpi.runtime.output.directory import settings_of_run
 
 EXAMPLES = """\
 examples, one at each party, in any order:
@@ -131,12 +132,8 @@ def _config(given: dict[str, Any], path: str | None) -> tuple[Config, str]:
     if path is None:
         return from_values(given), "begins"
     file = Path(path) / "config.toml"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--resume takes the directory of a run, found none at {path}: {error}") from error
     del given["seal"]
-    config = from_text(text, file, given)
+    config = from_text(settings_of_run(file.parent), file, given)
     if not config.seal:
         raise ConfigError(f"expected a run with sealed messages in {path}, found none: start it again")
     return config, "goes on"

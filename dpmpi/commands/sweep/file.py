@@ -22,6 +22,7 @@ from dpmpi.core.files import read_toml
 from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, nearest, shown
 from dpmpi.runtime.config import Config
+from dpmpi.runtime.options import MOST_RANKS
 
 Value: TypeAlias = str | int | float | bool
 Settings: TypeAlias = dict[str, Value]
@@ -35,8 +36,6 @@ FROM_OPTIMUM = ("suboptimality", "error", "rank_error")
 
 MOST_RUNS = 10_000
 """Of one sweep: all are checked before the first one starts."""
-MOST_RANKS = 10_000
-"""Of one run: its graph is made to check it."""
 
 _RESERVED = {"out": "--out", "loopback": "--launcher", "ranks": "ranks = N at the top", "config": "[run] itself"}
 _TOP = ("title", "paper", "figure", "text", "ranks", "repetitions", "run", "quick", "series", "grid", "repeat", "plot")

@@ -205,6 +205,8 @@ def verify(
         if isinstance(error, DpmpiError):
             raise
         why = f"one that is damaged ({error!r:.200})"
+        if isinstance(error, NotADirectoryError):
+            why = "a file: name the directory"
         if isinstance(error, FileNotFoundError):
             why = "no summary.json" if path.exists() else f"no such folder{nearest_run(path)}"
         raise ConfigError(f"{path} is not a finished run: expected its summary, found {why}") from error
@@ -318,7 +320,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _ranks(text: str) -> frozenset[int]:
     """Return the ranks that a flag lists."""
-    return frozenset(int(one) for one in text.split(","))
+    try:
+        return frozenset(int(one) for one in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected ranks such as 0 or 1,2, found {text!r:.40}") from None
 
 
 def _missing(ranks: Sequence[Replay], own: frozenset[int] | None) -> list[int]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpmpi.crypto.keys import HELLO_BYTES, Handshake, hello_bytes, verify_hello
@@ -17,7 +17,7 @@ from dpmpi.crypto.seal import SealedPair
 from dpmpi.errors import ConfigError, DpmpiError, NeighbourSilent, SealBroken
 from dpmpi.network.rendezvous.door import Door
 from dpmpi.network.rendezvous.lifeline import INTRODUCTION_SECONDS, NEWS_SECONDS, Lifeline, early_end
-from dpmpi.network.rendezvous.papers import MAGIC, NONCE_BYTES, Place, arrange, format_address
+from dpmpi.network.rendezvous.papers import MAGIC, NONCE_BYTES, Papers, Place, arrange, format_address
 from dpmpi.network.rendezvous.wire import Wire
 
 MOST_SHOWN = 5
@@ -35,6 +35,8 @@ class Host(Lifeline):
     _taken: set[int] = field(default_factory=set)
     """Ranks that have proven who they are; they get their seats in a moment."""
     _gone: set[int] = field(default_factory=set)
+    _refused: dict[int, str] = field(default_factory=dict)
+    """Why ranks that have proven who they are were turned away; they may come again, with what is right."""
     _met: bool = False
     """Whether all have come: from then on a rank that goes is lost, before that it may come again."""
     _door: Door = field(default_factory=Door)
@@ -60,19 +62,21 @@ class Host(Lifeline):
         """Wait until all ranks have come; return the parties by their first ranks."""
         self._news = news
         begin = told = time.monotonic()
-        known: list[int] = []
+        known = ""
         threading.Thread(target=self._welcome, daemon=True).start()
         threading.Thread(target=self._beat, args=(lambda: list(self._seats.values()),), daemon=True).start()
         while missing := self._missing():
-            shown = "; ".join(map(self.papers.call, missing[:MOST_SHOWN]))
+            shown = "; ".join(map(self._call, missing[:MOST_SHOWN]))
             who = shown + (" and others" if len(missing) > MOST_SHOWN else "")
-            if missing != known:
-                known = missing
+            if who != known:
+                known = who
                 self._tell("missing", text=who)
             time.sleep(0.02)
             now = time.monotonic()
             if now - begin > self.patience.arrival:
-                text = f"waited {self.patience.arrival:g} s for {who}: has it started (--wait SECONDS waits longer)?"
+                away = any(rank not in self._refused for rank in missing)
+                asked = ": has it started (--wait SECONDS waits longer)?" if away else ""
+                text = f"waited {self.patience.arrival:g} s for {who}{asked}"
                 self._tell("lost", text=text)
                 raise NeighbourSilent(text)
             if now - told > NEWS_SECONDS:
@@ -84,6 +88,11 @@ class Host(Lifeline):
         except ConfigError as error:
             self._tell("lost", text=str(error))
             raise
+
+    def _call(self, rank: int) -> str:
+        """Return a missing rank as messages call it, and why it was turned away."""
+        why = self._refused.get(rank)
+        return self.papers.call(rank) + ("" if why is None else f", which came and was turned away ({why})")
 
     def _missing(self) -> list[int]:
         """Return the ranks that have not come. When there are none, all have met, whatever happens next."""
@@ -169,6 +178,8 @@ class Host(Lifeline):
         except DpmpiError as error:
             text = str(error)
             wire.say("refused", text=text, signature=papers.sign_refusal(a, b, text))
+            if rank not in self._taken and _has_its_key(papers, (a, b, place), card["digest"], hello):
+                self._refused[rank] = text
             raise
         try:
             hand = Handshake(session, 0, papers.identity)
@@ -180,6 +191,7 @@ class Host(Lifeline):
         self._news(f"{papers.call(rank)} is here, from {where}")
         with self._guard:
             self._seats[rank], self._places[rank] = wire, place
+            self._refused.pop(rank, None)
         return rank
 
     def _check(self, place: Place, digest: object) -> None:
@@ -234,6 +246,16 @@ class Host(Lifeline):
             self.mark_lost(text)
         elif not self._ended:
             self._news(f"{text}; waiting for it")
+
+
+def _has_its_key(papers: Papers, met: tuple[bytes, bytes, Place], digest: str, hello: bytes) -> bool:
+    """Return whether a rank has signed a hello with the settings that it shows, which are other than the host's."""
+    try:
+        session = replace(papers, digest=digest).session(*met)
+        verify_hello(hello, session, met[2].rank, papers.roster)
+    except (DpmpiError, ValueError, TypeError, LookupError):
+        return False
+    return True
 
 
 def _whole(number: object) -> int:

@@ -36,6 +36,17 @@ from dpmpi.privacy.ledger import in_use
 from dpmpi.runtime.output.console import say
 
 
+def settings_of_run(path: Path) -> str:
+    """Return the text of a run's config.toml, for --resume; raise `ConfigError` for what is no run."""
+    try:
+        return (path / "config.toml").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        found, name = f"no such directory {path}", nearest_run(path) or ": name one that was interrupted"
+        if path.exists():
+            found = f"{path} without a config.toml that can be read" if path.is_dir() else f"the file {path}"
+        raise ConfigError(f"expected the directory of a run after --resume, found {found}{name}") from error
+
+
 def nearest_run(path: Path) -> str:
     """Return, for an error, the run that may be meant by a path at which there is none, or else the last run."""
     summaries = [one for folder in (path.parent, Path("runs")) for one in folder.glob("*/summary.json")]

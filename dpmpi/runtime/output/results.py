@@ -301,6 +301,8 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _why_ended(path: Path) -> str:
+    if path.is_file():
+        return "a file"
     if not path.is_dir():
         return f"no such directory{nearest_run(path)}"
     note = path / "ended.txt"

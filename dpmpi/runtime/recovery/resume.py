@@ -20,7 +20,7 @@ from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import from_text
 from dpmpi.runtime.job import Past
 from dpmpi.runtime.noise import SumNoise
-from dpmpi.runtime.output.directory import RunDirectory
+from dpmpi.runtime.output.directory import RunDirectory, settings_of_run
 from dpmpi.runtime.recovery.checkpoint import checkpoint_files, common_round, read_checkpoint, read_manifest
 from dpmpi.runtime.recovery.snapshot import Snapshot, check_snapshot_owner
 from dpmpi.runtime.settings import Settings
@@ -64,10 +64,7 @@ def _own_past(directory: RunDirectory, given: dict[str, Any], world: Transport) 
         raise ConfigError(f"--resume goes on in {path} itself: leave out --out")
     if (path / "summary.json").exists():
         raise ConfigError(f"{path} is finished: there is nothing to resume, its results are in summary.json")
-    try:
-        text = (path / "config.toml").read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--resume takes the directory of a run, found none at {path}: {error}") from error
+    text = settings_of_run(path)
     original = from_text(text, path / "config.toml", {name: given[name] for name in ("plugin",) if name in given})
     config = from_text(text, path / "config.toml", given | {"out": str(path)})
     if config.digest() != original.digest():
