@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpmpi.core.files import read_toml
 from dpmpi.data.source import held_out
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import usable_cores
@@ -160,7 +161,8 @@ def show(plan: dict[str, Any]) -> str:
         return low if low == high else f"{low} ... {high}"
 
     epsilon, claim = math.inf if plan["epsilon"] is None else plan["epsilon"], plan["epsilon_theorem"]
-    rows = {
+    rows = {} if plan["data"] is None else {"data": plan["data"]}
+    rows |= {
         "records a rank": span(plan["records"], ","),
         "active rounds": span(plan["active_rounds"], ","),
         "batch": plan["batch"],
@@ -225,6 +227,7 @@ def main(argv: Sequence[str]) -> int:
     as_json, count, curious = (given.pop(name, None) for name in ("json", "samples_per_rank", "curious"))
     names = ("predict", "costs", "cores_per_host", "ranks_per_host", "work_seconds", "latency", "bandwidth")
     asked = {name: given.pop(name, None) for name in names}
+    assumed = _assumed(given)
     settings = Settings.of(from_values(given))
     ranks = settings.config.ranks or settings.config.loopback
     if ranks is None:
@@ -241,7 +244,7 @@ def main(argv: Sequence[str]) -> int:
     width = settings.dimension(dimension or 1)
     plan = make_plan(settings, settings.schedule(ranks), records, width, held_out=held)
     plan.check()
-    found = figures(plan, dimension, curious)
+    found = figures(plan, dimension, curious) | {"data": None if count is not None else settings.config.data + assumed}
     if any(value is not None for value in asked.values()):
         _check(asked, dimension)
         cores = asked["cores_per_host"] or usable_cores()
@@ -252,6 +255,13 @@ def main(argv: Sequence[str]) -> int:
         found["predicted"] = predicted(plan, load(asked["costs"]), cores, on_a_host, work, link)
     print(json.dumps(found, indent=1) if as_json else show(found), flush=True)
     return 0
+
+
+def _assumed(given: Mapping[str, Any]) -> str:
+    """Return a remark if neither flags nor the file that they name say which data to plan with."""
+    path = given.get("config")
+    named = "data" in given or (path is not None and "data" in read_toml(Path(path), "the configuration"))
+    return "" if named else ", as none were named: --data, or --samples-per-rank N and --dimension M"
 
 
 def _surveyed(settings: Settings, ranks: int) -> tuple[Settings, list[int], int, list[int]]:

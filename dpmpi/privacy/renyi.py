@@ -51,6 +51,10 @@ _ORDERS = 1.0 + np.geomspace(0.02, 2e4, 1200)
 _ALL_ORDERS = np.array(sorted({*_ORDERS, *_INTEGER_ORDERS}))  # np.union1d would import numpy.ma
 
 
+_MOST_Z = 1e150
+"""More noise than that is priced as that much: below, all shifts and their squares are numbers."""
+
+
 def _central_moments(d: float, j: Array) -> Array:
     """Return log E_r |p/r - 1|^j for even j, p = N(d, 1), r = N(0, 1); for d > 1 an upper bound."""
     if d > 1:
@@ -124,7 +128,8 @@ def _sampled_moments(z: float, rate: float, poisson: bool, top: int, coordinates
 def _sampled_rdp(group: ReleaseGroup, orders: Array) -> Array:
     """Return upper bounds of the Renyi divergences of a sampled release at integer orders, equation (1)."""
     top, k = int(orders.max()), group.coordinates if group.noise == "laplace" else 0
-    moments = _sampled_moments(group.z * math.sqrt(k or 1), group.rate, group.kind == "poisson", top, k)
+    z = min(group.z * math.sqrt(k or 1), _MOST_Z)
+    moments = _sampled_moments(z, group.rate, group.kind == "poisson", top, k)
     log_factorial = np.array([math.lgamma(n + 1) for n in range(top + 1)])
     found = []
     for order in orders.astype(int):

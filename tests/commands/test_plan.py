@@ -179,3 +179,19 @@ def test_epsilons_of_groups_have_the_name_and_the_figures_of_the_summary(tmp_pat
     made = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["epsilon_groups"]
     assert planned.keys() == made.keys() == {"2", "5", "10"}
     assert planned == pytest.approx(made)
+
+
+def test_a_plan_says_which_data_it_is_about(tmp_path, capsys):
+    def planned(*flags):
+        assert main(["plan", "--ranks", "4", "--epsilon", "1", *flags]) == 0
+        return [
+            line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  data ")
+        ]
+
+    assumed = "synthetic, as none were named: --data, or --samples-per-rank N and --dimension M"
+    (tmp_path / "agreed.toml").write_text('loss = "logistic"\n')
+    (tmp_path / "config.toml").write_text('data = "synthetic:samples=800,features=3"\n')
+    assert planned() == planned("--config", str(tmp_path / "agreed.toml")) == [assumed]
+    assert planned("--config", str(tmp_path / "config.toml")) == ["synthetic:samples=800,features=3"]
+    assert planned("--data", "synthetic") == ["synthetic"]
+    assert planned("--samples-per-rank", "100", "--dimension", "3") == []

@@ -374,6 +374,10 @@ def test_what_is_proven_for_chosen_runs_of_other_noise():
     assert filter_epsilon({bare: 1}, 1e-5, 2) is None
     assert filter_epsilon({}, 1e-5, 2) == 0
     assert filter_epsilon({dataclasses.replace(bare, noise="gaussian", scale=1e200): 2}, 1e-5, 2) == 0
+    for kind in ("poisson", "fixed"):
+        drawn = dataclasses.replace(bare, noise="gaussian", scale=1e307, sampling=Sampling(kind, 10.0, 100))
+        same = dataclasses.replace(drawn, scale=1e100)  # so much noise costs nothing but what the order does
+        assert filter_epsilon({drawn: 2}, 1e-5, 8) == filter_epsilon({same: 2}, 1e-5, 8)
     assert filter_epsilon({pure: 4}, 0.0, 2) == pytest.approx(0.5)
     assert filter_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5, 8) > certified_epsilon({pure: 4, EVENTS[0]: 3}, 1e-5)
 

@@ -1,9 +1,14 @@
 """What is shown of a run: on a terminal, in a log, to programs; and the privacy spent so far."""
 
+import fcntl
 import io
 import json
+import os
+import pty
 import re
+import struct
 import sys
+import termios
 from collections import Counter
 from itertools import pairwise
 
@@ -71,6 +76,23 @@ def test_a_log_gets_a_line_now_and_then(clock, capsys):
         f"epsilon {live.epsilon(done):.3g} of 1  {done * 8 * 416 / 1e6:.3g} MB sent  {1000 - done} s left\n"
     )
     assert 0.9 < live.epsilon(done) < 1.0
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(30, 0), (0, 0), (0, 80), (30, 60)])
+def test_a_bar_fits_its_terminal_also_where_that_says_no_size(rows, columns, monkeypatch):
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    os.set_blocking(reader, False)
+    with open(writer, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with watch(planned("--epsilon 1"), shown=True, completed=400) as progress:
+            progress._bar.refresh()
+            terminal.flush()
+            shown = os.read(reader, 4096).decode()
+    os.close(reader)
+    last = [part for part in shown.split("\r") if part.strip()][-1]
+    assert last.startswith("round 400/1000 |")
+    assert len(last.rstrip()) <= (columns or 80)
 
 
 def test_a_terminal_gets_one_line(clock, monkeypatch):

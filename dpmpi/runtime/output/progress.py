@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ Listener: TypeAlias = Callable[[str, dict[str, Any]], None]
 """Is told what happens, as `--log-json` prints it: "start", "round" or "evaluation", and the figures."""
 
 PIECE_SECONDS = 0.25
+USUAL_COLUMNS, USUAL_ROWS = 79, 24
+"""Of a terminal that does not know its size, as on serial lines and after `stty cols 0`."""
 GLANCE_SECONDS = 1.0
 """The figures beside a bar are renewed so often."""
 DELAY_SECONDS = 0.5
@@ -229,7 +232,7 @@ def _make_bar(rounds: int, completed: int, anywhere: bool) -> Any:
     if anywhere:
         from tqdm.auto import tqdm  # noqa: PLC0415 - one rank only
 
-        return tqdm(total=rounds, initial=completed, bar_format=BAR, dynamic_ncols=True, leave=False)
+        return tqdm(total=rounds, initial=completed, bar_format=BAR, leave=False, **_width(sys.stderr))
     own = sys.stderr.isatty()
     terminal = sys.stderr if own else launcher_terminal()
     if terminal is None:
@@ -241,12 +244,21 @@ def _make_bar(rounds: int, completed: int, anywhere: bool) -> Any:
         total=rounds,
         initial=completed,
         bar_format=BAR,
-        dynamic_ncols=True,
         leave=False,
         miniters=1,
         file=terminal,
         delay=0.0 if own else DELAY_SECONDS,
+        **_width(terminal),
     )
+
+
+def _width(terminal: Any) -> dict[str, Any]:
+    """Return the settings of a bar's width: that of the terminal, or a usual one where the terminal says 0."""
+    try:
+        known = min(os.get_terminal_size(terminal.fileno())) > 0
+    except (OSError, ValueError, AttributeError):  # no terminal, as in a notebook: tqdm knows best
+        known = True
+    return {"dynamic_ncols": True} if known else {"ncols": USUAL_COLUMNS, "nrows": USUAL_ROWS}
 
 
 def watch(
@@ -310,7 +322,7 @@ class RunsLine:
             from tqdm import tqdm  # noqa: PLC0415 - only where there is somebody to look
 
             form = "{n_fmt}/{total_fmt} runs |{bar}| {elapsed}, {remaining} left{postfix}"
-            self._bar = tqdm(total=total, dynamic_ncols=True, leave=False, bar_format=form)
+            self._bar = tqdm(total=total, leave=False, bar_format=form, **_width(sys.stderr))
 
     def begins(self, name: str) -> None:
         """Name the run that is under way."""
