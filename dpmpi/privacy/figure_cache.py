@@ -4,12 +4,15 @@ Every figure is kept with an HMAC-SHA256 under a key of the user (mode 0600, bes
 
     mac = HMAC(key, name of the figure | its value)                                                 (1)
 
-One without its mac, or under another key, counts as not there and is computed again. So what somebody else wrote into
-the file, or copied from another figure, lowers nobody's noise.
+where a name says all that is composed, which may be a release of every round. So the file has its SHA-256 instead,
+and the last `MOST_FIGURES` figures alone: it stays short for all who read it at their start. A figure without its mac,
+or under another key, counts as not there and is computed again. So what somebody else wrote into the file, or copied
+from another figure, lowers nobody's noise.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import math
@@ -22,13 +25,14 @@ from dpmpi.core.files import write_file, writing
 from dpmpi.rng import fresh_key
 
 KEY_BYTES = 32
+MOST_FIGURES = 2000
 
 
 def cached_figure(path: Path, name: str) -> float | None:
     """Return a figure of the cache, or None where there is none that can be trusted."""
     try:
         status = path.stat()
-        value, mac = _entries(path, status.st_mtime_ns, status.st_size)[name]
+        value, mac = _entries(path, status.st_mtime_ns, status.st_size)[_entry(name)]
         figure = float(value)
         trusted = hmac.compare_digest(bytes.fromhex(mac), _mac(_key(path), name, figure))  # (1)
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
@@ -43,7 +47,8 @@ def keep_figure(path: Path, name: str, figure: float) -> None:
             entries = dict(_read(path))
         except (OSError, ValueError, AttributeError):
             entries = {}
-        entries[name] = [figure, _mac(_key(path), name, figure).hex()]
+        entries[_entry(name)] = [figure, _mac(_key(path), name, figure).hex()]
+        entries = dict([*entries.items()][-MOST_FIGURES:])
         write_file(path, json.dumps(entries, indent=0), private=True)
 
 
@@ -61,6 +66,10 @@ def _read(path: Path) -> dict[str, list[Any]]:
     if not isinstance(found, dict):
         raise ValueError("no table")
     return found
+
+
+def _entry(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def _key(path: Path) -> bytes:

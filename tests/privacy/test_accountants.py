@@ -398,14 +398,15 @@ def test_the_cache_file_is_read_and_survives_damage(tmp_path, monkeypatch):
         patch.setattr(accountants, "_composed", lambda groups, delta: pytest.fail("the cache was not used"))
         assert certified_epsilon(spending, 1e-5, path) == found
     monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 42.0)
+    before = {*json.loads(path.read_text())}
     assert certified_epsilon(spending, 2e-5, path) == 42.0  # another delta is another figure
+    [key] = {*json.loads(path.read_text())} - before
     for damaged in ("0.0", "-5.0", "NaN", "true", "null", "1e999", "[]", "[1e-9]", '[1e-9, "ab"]', "[1e-9, 5]"):
-        [key] = [key for key in json.loads(path.read_text()) if "delta=2e-05" in key]
         path.write_text(f'{{"{key}": {damaged}}}')
         assert certified_epsilon(spending, 2e-5, path) == 42.0
     [(key, (value, mac))] = json.loads(path.read_text()).items()
     other = certified_epsilon(spending, 3e-5, path)
-    [theirs] = [one for name, (_, one) in json.loads(path.read_text()).items() if "delta=3e-05" in name]
+    [theirs] = [one for name, (_, one) in json.loads(path.read_text()).items() if name != key]
     for poisoned in ([1e-9, mac], [value, theirs], [1e-9, theirs], [value, "00" * 32]):  # under no key of this user
         path.write_text(json.dumps({key: poisoned}))
         monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 43.0)
@@ -416,6 +417,20 @@ def test_the_cache_file_is_read_and_survives_damage(tmp_path, monkeypatch):
     path.with_suffix(".key").write_text("11" * 32)  # lost and made anew: nothing of before is believed
     monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 44.0)
     assert certified_epsilon(spending, 1e-5, path) == 44.0
+
+
+def test_the_cache_file_stays_short(tmp_path, monkeypatch):
+    path, many = tmp_path / "cache.json", 40
+    monkeypatch.setattr("dpmpi.privacy.figure_cache.MOST_FIGURES", many)
+    monkeypatch.setattr(accountants, "_composed", lambda groups, delta: delta)
+    spending = {sampled(3.0 + 0.001 * k, 0.1, "fixed"): 1 for k in range(500)}  # a round each
+    for k in range(1, 2 * many):
+        assert certified_epsilon(spending, k * 1e-5, path) == k * 1e-5
+    assert len(json.loads(path.read_text())) == many
+    assert path.stat().st_size < 160 * many
+    monkeypatch.setattr(accountants, "_composed", lambda groups, delta: 42.0)
+    assert certified_epsilon(spending, (2 * many - 1) * 1e-5, path) == (2 * many - 1) * 1e-5  # the last ones are there
+    assert certified_epsilon(spending, 1e-5, path) == 42.0
 
 
 def test_the_live_odometer_imports_neither_scipy_nor_the_library():
