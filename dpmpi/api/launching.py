@@ -111,7 +111,7 @@ def _call(folder: Path) -> int:
     try:
         sys.path[:], script, call = _opened(folder / "call")
         if script is not None:  # as multiprocessing does: the functions of a script are those of its main module
-            sys.modules["__main__"] = main = ModuleType("__main__")
+            sys.modules["__main__"] = sys.modules[MAIN] = main = ModuleType("__main__")
             main.__dict__.update(runpy.run_path(script, run_name=MAIN))
         function, args, kwargs = pickle.loads(call)  # noqa: S301 - of the same user
         answer = function(*args, **kwargs)

@@ -59,7 +59,7 @@ class OutOfTime(ConfigError):
     """What was started took longer than its limit, and was ended."""
 
     def __init__(self, limit: float, out: str, err: str) -> None:
-        super().__init__(f"expected an end within {limit:g} s, ended it: raise the limit (--limit)")
+        super().__init__(f"expected an end within {limit:g} s, ended it: raise the limit")
         self.out, self.err = out, err
 
 

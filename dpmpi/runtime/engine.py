@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from dpmpi.core import Agent, Array, Method
+from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Channel, Exchange, Flow, Schedule, Transport
 
 
@@ -39,6 +40,10 @@ def flow(algorithm: Method, schedule: Schedule, seat: Seat, start: int, stop: in
                 request = steps.send((yield from serve(request, near, t)))
         except StopIteration:
             pass
+        except TypeError as error:
+            if steps is None:
+                raise ConfigError(f"expected {type(algorithm).__name__}.round to yield requests, found none") from error
+            raise
 
 
 def regrouping(algorithm: Method, schedule: Schedule, seat: Seat, t: int) -> Flow:

@@ -35,6 +35,7 @@ from dpmpi.core import Method, Penalty
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.problem.losses import LOSSES, MEAN, Loss, parse_loss
 from dpmpi.problem.penalties import PENALTIES, Regulariser, parse_penalty
+from dpmpi.problem.task import TaskKind
 from dpmpi.runtime.plugin_source import (
     PROMPT,
     cells_of,
@@ -271,6 +272,8 @@ def _plugin(where: str, digest: str, module: ModuleType, classes: Sequence[Any] 
             if issubclass(cls, base) and getattr(cls, _MADE_BY[kind]) is not getattr(base, _MADE_BY[kind]):
                 place = f"{cls.__name__} of the plug-in {where}"
                 (_check_hyperparameters if kind == "methods" else _check_numbers)(cls, place)
+                if kind == "losses":
+                    _check_kinds(cls, place)
                 found[kind][_checked_name(cls, place, kind)] = cls
     every = [cls for known in found.values() for cls in known.values()]
     if not every:
@@ -278,6 +281,14 @@ def _plugin(where: str, digest: str, module: ModuleType, classes: Sequence[Any] 
         raise ConfigError(f"{expected} in the plug-in {where}, found none: define one at its top")
     cells = [cell for cls in every for cell in cells_of(cls)]
     return Plugin(where, digest, frozenset([str(getattr(module, "__file__", where)), *cells]), **found)
+
+
+def _check_kinds(cls: Any, place: str) -> None:
+    """Raise `ConfigError` unless a loss says which tasks it is for."""
+    kinds: Any = cls.kinds
+    if not isinstance(kinds, tuple) or not kinds or not {*kinds} <= {*get_args(TaskKind)}:
+        known = ", ".join(map(repr, get_args(TaskKind)))
+        raise ConfigError(f"expected kinds = (...) of some of {known} in {place}, found {kinds!r:.80}: correct it")
 
 
 def _check_numbers(cls: type, place: str) -> None:
@@ -337,7 +348,10 @@ def _registered(cls: type[Any]) -> Plugin:
     for known in _loaded.values():
         if cls in known.classes:
             return known
-    module = sys.modules[cls.__module__]
+    module: Any = sys.modules.get(cls.__module__)
+    if getattr(module, cls.__name__, None) is not cls:
+        found = "found it inside something, or in a script that was sent to ranks: move it to a file, and import it"
+        raise ConfigError(f"expected {cls.__name__} at the top of {getattr(module, '__file__', 'a file')}, {found}")
     file, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
     if file is not None and Path(file).is_file():
         where = spec.name if spec is not None and spec.parent else str(Path(file).absolute())
@@ -345,6 +359,6 @@ def _registered(cls: type[Any]) -> Plugin:
     else:
         plugin = _plugin(PROMPT, hashlib.sha256(typed_source(cls).encode()).hexdigest(), module, [cls])
     if cls not in plugin.classes:
-        raise ConfigError(f"expected {cls.__name__} at the top of {plugin.where}, found it inside something: move it")
+        raise ConfigError(f"expected {cls.__name__} in {plugin.where}, found another class of its name: rename one")
     _loaded[plugin.digest] = plugin
     return plugin

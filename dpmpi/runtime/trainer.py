@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmpi.errors import CheckpointError, Preempted
+from dpmpi.errors import CheckpointError, ConfigError, Preempted
 from dpmpi.network.collective import fail_together, on_all_ranks
 from dpmpi.network.launcher import speaks
 from dpmpi.privacy.random_weights import RealisedLosses
@@ -123,6 +123,7 @@ class Trainer:
                 for last in progress.pieces(engine.completed, stop):
                     engine.advance(last)
                     progress.update(last)
+                    check_promise(job)
                 self._training += time.perf_counter() - since
                 self._core += (time.process_time() - core) / len(engine.seats)
                 every = job.evaluate_every
@@ -316,6 +317,23 @@ class Trainer:
                     directory.write_figures(record["rank"], own_figures(record, run))
         except OSError as error:
             say(f"dpmpi: cannot write {error.filename}: {error.strerror}; the run goes on without it", sys.stderr)
+
+
+def check_promise(job: Job) -> None:
+    """Raise `ConfigError` if a method of the user's own has not released what it foresaw: epsilon was for that.
+
+    Until the end it is only asked whether it releases anything at all: what it foresees of some of its rounds need not
+    be what it does in the first ones.
+    """
+    if not job.config.plugin or not job.private or job.past.goes_on:
+        return
+    over = job.engine.completed == job.plan.rounds
+    for agent in (seat.agent for seat in job.engine.seats if seat.agent.stopped is None):
+        foreseen, found = job.plan.release_count(agent.rank, agent.active_rounds), agent.releases
+        if (over and found != foreseen) or (foreseen and agent.active_rounds and not found):
+            expected = f"expected {foreseen} releases in {agent.active_rounds} rounds of {job.config.algorithm}"
+            hint = "correct its `releases`, or what it sends (dpmpi.testing.check_method says more)"
+            raise ConfigError(f"{expected}, as it foresees, found {found}: {hint}")
 
 
 def _diary(witness: RealisedLosses) -> Iterator[dict[str, Any]]:

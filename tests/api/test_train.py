@@ -191,6 +191,41 @@ def test_functions_of_a_script(tmp_path, pickled):
         assert done.stdout.split() == ["84", "0"]
 
 
+OWN_LOSS = """
+import sys
+{block}
+import dpmpi
+import numpy as np
+
+class Flat(dpmpi.Loss):
+    kinds = ("binary",)
+    def value(self, scores, labels):
+        return np.maximum(-labels * scores, 0.0)
+    def slope(self, scores, labels):
+        return -labels * (labels * scores < 0.0)
+
+def party(out):
+    result = dpmpi.train(np.eye(4), [0, 1, 0, 1], loss=Flat(), rounds=2, noise=1.0, evaluate="0", quiet=True, out=out)
+    return result.model.loss
+
+if __name__ == "__main__":
+    print(dpmpi.launch(party, 2, "run", timeout=60))
+"""
+
+
+@pytest.mark.parametrize("pickled", ["cloudpickle", "pickle"])
+def test_a_loss_of_the_script_that_launches(tmp_path, pickled):
+    block = "" if pickled == "cloudpickle" else "sys.modules['cloudpickle'] = None"
+    (tmp_path / "own.py").write_text(OWN_LOSS.format(block=block))
+    command = [sys.executable, "own.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path)
+    if pickled == "pickle":
+        assert done.stdout.split()[-1] == "flat", done.stderr
+    else:  # what is sent by value has no source that other ranks could compare
+        assert "expected Flat at the top of" in done.stderr
+        assert "move it to a file, and import it" in done.stderr
+
+
 def test_launch_is_not_for_ranks(monkeypatch):
     monkeypatch.setitem(os.environ, "OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="call the function itself"):

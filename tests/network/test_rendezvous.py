@@ -97,7 +97,7 @@ def test_a_rank_that_does_not_fit_is_refused_in_words(meeting, rank, changed, ex
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "which came and was turned away (expected the settings of rank 0, found others on rank 1 (South): start"),
+        ({}, "which came and was turned away (expected the settings of rank 0, found others on rank 1 (South)"),
         ({"identity": Identity()}, "has it started"),  # a stranger, who may not tell them anything
     ],
     ids=["its key", "another key"],

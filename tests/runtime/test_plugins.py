@@ -331,6 +331,11 @@ def test_a_loss_is_planned_run_verified_and_reported(plugin, tmp_path, capsys):
             "pinball",
             "without arg",
         ),
+        (
+            LOSS.replace('kinds = ("regression",)', 'kinds = ("numbers",)'),
+            "pinball",
+            r"expected kinds = \(...\) of some of 'binary', .*found \('numbers',\)",
+        ),
     ],
 )
 def test_a_loss_that_cannot_be_used_is_refused(tmp_path, text, flag, message):
@@ -514,6 +519,38 @@ class Here(DpDda):
 
     name: ClassVar[str] = "of-this-file"
     my_weight: float = hyperparameter(1.0, "nothing")
+
+
+BROKEN_PROMISES = {
+    "x = state.x; yield Mix(public(agent.problem.subgradient(x).value, because='I say so'), out=x)": (
+        "expected 1 releases in 1 rounds of broken, as it foresees, found 0: correct its `releases`"
+    ),
+    "[agent.release(agent.problem.subgradient(state.x)) for _ in 'ab']; yield from ()": (
+        "expected 3 releases in 3 rounds of broken, as it foresees, found 6"
+    ),
+    "return None": "expected Broken.round to yield requests, found none",
+}
+
+
+@pytest.mark.parametrize("body", BROKEN_PROMISES)
+def test_a_method_that_breaks_its_word_leaves_no_result(body, tmp_path, capsys):
+    text = method_file(name="Broken").replace("    pass", f"    def round(self, agent, state, t):\n        {body}")
+    path = write(tmp_path / "broken.py", text)
+    flags = ("--rounds", "3", "--noise", "1", "--evaluate", "1", "--data", "synthetic:samples=40,features=3")
+    words = ("--plugin", path, "--algorithm", "broken", "--loopback", "2", *flags, "--out", tmp_path / "run")
+    assert run(*words) == 2
+    assert BROKEN_PROMISES[body] in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model.npz").exists()
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_one_slope_for_all_records_is_refused(tmp_path, capsys):
+    text = "from dpmpi import Loss\nclass Flat(Loss):\n    kinds = ('binary',)\n"
+    text += "    value = slope = lambda self, scores, labels: (scores - labels).sum()\n"
+    words = ("--plugin", write(tmp_path / "flat.py", text), "--loss", "flat", "--loopback", "2", "--rounds", "3")
+    words += ("--noise", "1", "--data", "synthetic:samples=40,features=3", "--out", tmp_path / "run")
+    assert run(*words) == 2
+    assert "expected a slope for every score of Flat, found another shape" in capsys.readouterr().err
 
 
 def test_an_object_is_registered_under_its_name():

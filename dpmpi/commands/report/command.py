@@ -138,6 +138,8 @@ def _writing(out: Path, prefix: str) -> Iterator[Plots]:
 def _command(run: Run, label: str) -> str:
     ranks = run.summary.get("ranks_at_start") or run.summary["ranks"]
     config, out = shlex.quote(str(run.path / "config.toml")), shlex.quote(f"runs/again/{label.lstrip('/')}")
+    if run.settings.get("data") == "arrays":
+        return f"# {label}: run the Python program again that handed over its arrays, with the settings of {config}"
     launcher, flag = ("", f" --loopback {ranks}") if run.in_one_process else (f"mpirun -n {ranks} ", "")
     return f"{launcher}python -m dpmpi.run --config {config}{flag} --out {out}"
 

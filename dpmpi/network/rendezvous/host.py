@@ -205,7 +205,8 @@ class Host(Lifeline):
             raise ConfigError(f"expected ranks from 1 to {mine.size - 1}, found {place.rank}: check --rank")
         place.check()
         if digest != self.papers.digest:
-            raise ConfigError(f"expected the settings of rank 0, found others on {who}: start all of them alike")
+            hint = "compare the agreed file, flags, roster and --resume"
+            raise ConfigError(f"expected the settings of rank 0, found others on {who}: {hint}")
 
     def _take(self, rank: int) -> None:
         """Give a rank its seat; raise `ConfigError` if it has one."""

@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.errors import DataError
+from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.task import Task, TaskKind
 
 
@@ -64,7 +64,11 @@ class Loss:
 
     def to_slope(self, scores: Array, labels: Array) -> None:
         """Overwrite the scores with `slope`, to the last bit."""
-        np.copyto(scores, self.slope(scores, labels))
+        found = self.slope(scores, labels)
+        if np.shape(found) != scores.shape:  # else one number would be spread over all records
+            name = type(self).__name__
+            raise ConfigError(f"expected a slope for every score of {name}, found another shape: return one for each")
+        np.copyto(scores, found)
 
     kinked: bool = False
     """Whether `smoothed` is needed to minimise it."""

@@ -281,7 +281,8 @@ def watch(
     shown = shown and (bar or not config.quiet)
     derived = plan.derivation()
     if shown and not config.quiet and not config.log_json and not completed:
-        for line in (f"derived: {derived}" if derived else None, budget, expected and expected.line):
+        made_up = "data: synthetic, made up: name others with --data" if config.data == "synthetic" else None
+        for line in (made_up, f"derived: {derived}" if derived else None, budget, expected and expected.line):
             if line:
                 say(line)
     progress = Progress(

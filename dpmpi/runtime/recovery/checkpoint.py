@@ -213,6 +213,6 @@ def common_round(transport: Transport, directory: RunDirectory, names: Sequence[
         lacking = [str(names[rank]) for rank, (_, found) in enumerate(told) if confirmed not in found]
         raise CheckpointError(
             f"expected a checkpoint of round {confirmed} for every rank, found none for rank {', '.join(lacking)} in "
-            f"{directory.path}: copy it there from the host that it ran on"
+            f"{directory.path}: put it back where that rank starts (it is for its owner alone), or start a new run"
         )
     return common
