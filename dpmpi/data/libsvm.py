@@ -62,9 +62,25 @@ class LibsvmFile(FileSource):
         return Survey(rows, features, tuple(sorted(labels)), nonzeros, span)
 
     def load_many(self, survey: Survey | None, ranks: Sequence[int], size: int) -> list[Shard]:
-        """Read the rows of several ranks, one pass for each."""
+        """Read the rows of all these ranks in one pass."""
         survey = survey or self.survey()
-        return [self._read(survey, mine, n) for mine, n in self.deal(survey, ranks, size)]
+        dealt = list(self.deal(survey, ranks, size))
+        wanted = np.unique(np.concatenate([mine for mine, _ in dealt]))
+        found, labels = read_rows(self.path, survey, wanted.tolist())
+        task = self.declared_task(survey) or Task()
+        labels = task.coded(labels, self.title)
+        dense = survey.nonzeros > _DENSE_FROM * survey.rows * survey.features
+
+        def part(positions: Positions) -> tuple[Rows, Array]:
+            at = np.searchsorted(wanted, positions)
+            rows: Rows = take(found, at)
+            if dense:
+                rows = to_dense(rows)
+            if self.options.normalize:
+                scale_rows(rows, 1.0)
+            return rows, labels[at]
+
+        return [Shard(*part(mine[:n]), *part(mine[n:]), task=task) for mine, n in dealt]
 
     def file_labels(self, survey: Survey) -> Array:
         """Read the label of every line, and nothing else of it."""
@@ -73,24 +89,6 @@ class LibsvmFile(FileSource):
         )
         _check_unchanged(self.path, survey, len(labels))
         return np.asarray(labels)
-
-    def _read(self, survey: Survey, mine: Positions, n: int) -> Shard:
-        """Read the rows numbered `mine`, in that order; the first `n` are training rows."""
-        in_file = np.argsort(mine)
-        found, labels = read_rows(self.path, survey, mine[in_file].tolist())
-        task = self.declared_task(survey) or Task()
-        labels = task.coded(labels, self.title)
-        place = np.argsort(in_file)
-        dense = survey.nonzeros > _DENSE_FROM * survey.rows * survey.features
-        parts = []
-        for positions in (place[:n], place[n:]):
-            rows = take(found, positions)
-            if dense:
-                rows = to_dense(rows)
-            if self.options.normalize:
-                scale_rows(rows, 1.0)
-            parts.append((rows, labels[positions]))
-        return Shard(*parts[0], *parts[1], task=task)
 
 
 def read_rows(path: Path, survey: Survey | None = None, wanted: Sequence[int] | None = None) -> tuple[Csr, Array]:
