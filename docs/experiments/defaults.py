@@ -181,7 +181,7 @@ def splits(name: str) -> Iterator[Split]:
     """Yield the splits of a set: 10, or 40 of a small one."""
     x, y = load(name)
     for seed in range(10 if len(y) > 3000 else 40):
-        order = public_generator(seed, "shuffle").permutation(len(y))  # as a run with --seed
+        order = public_generator(seed, "shuffle").permutation(len(y))
         cut = len(y) - round(len(y) / 10)
         yield Split(x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]])
 

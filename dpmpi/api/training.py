@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from dpmpi.api.result import Result
 from dpmpi.core.files import read_text
+from dpmpi.core.frozen import frozen
 from dpmpi.data.arrays import Arrays, Records
 from dpmpi.data.codebook import parse_codebook
 from dpmpi.data.dealing import evenly
@@ -71,7 +72,7 @@ OBJECTS: dict[str, Callable[[Any], Mapping[str, Any]]] = {
 """Settings that may be objects, and what each becomes as text."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     """What a call asks for beside its settings."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 
+from dpmpi.core.frozen import frozen
 from dpmpi.core.messages import Array, Sampling, Steps
 from dpmpi.errors import ConfigError
 
@@ -24,7 +25,7 @@ Audience: TypeAlias = Literal["neighbours", "everyone"]
 Asked: TypeAlias = Literal["mix", "neighbour sum", "gather", "sum"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """The public facts that an agent's steps and the cost of its releases may depend on."""
 
@@ -87,7 +88,7 @@ class Terms:
         return None if self.smoothness is None else self.smoothness * self.largest_weight
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts:
     """The public facts from which a method derives what is not given: on private data nobody can tune."""
 
@@ -127,7 +128,7 @@ def four_digits(x: float) -> float:
     return float(f"{x:.4g}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planned:
     """A release that a method will make: how far one record can move it, and its noise relative to the run's sigma."""
 
@@ -142,7 +143,7 @@ class Planned:
     """Whether the noise is in an objective, as in `Query`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchanges:
     """Messages that a method will send: to whom, numbers in each, and how many times."""
 
@@ -155,7 +156,7 @@ class Exchanges:
             raise ConfigError(f"expected the audience {' or '.join(get_args(Audience))}, found {self.audience!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gossip:
     """How messages go on from round to round: what bounds of what a curious rank hears need to know.
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, DpmpiError, nearest, shown
 
 _REQUIRED: Any = object()
@@ -25,7 +25,7 @@ _MOST_LISTED = 12
 _FORMS = {bool: "true or false", int: "a whole number", float: "a number", str: '"TEXT"', list: "[...]", dict: "{...}"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TomlTable:
     """A table, the file that it stands in, and its dotted name there, which is empty for the whole file."""
 

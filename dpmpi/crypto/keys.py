@@ -28,7 +28,7 @@ import re
 import stat
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dpmpi.core.files import parse_toml, write_file
+from dpmpi.core.frozen import frozen
 from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, SealBroken
 from dpmpi.rng import fresh_key
@@ -185,7 +186,7 @@ def _read_keys(path: Path, secret: bool) -> bytes:
 # --- the handshake ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Session:
     """Which run, and which start of it: a run that is resumed is a new incarnation."""
 
@@ -197,7 +198,7 @@ class Session:
             raise ValueError(f"expected an incarnation from 0 to 2^64 - 1, found {self.incarnation}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Greeting:
     """The content of a verified hello: a rank, its identity and its X25519 public key."""
 
@@ -206,7 +207,7 @@ class Greeting:
     exchange: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairKeys:
     """The secrets that two ranks share: a key for each direction of (2), and the secret (3) of their masks."""
 

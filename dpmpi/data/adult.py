@@ -29,13 +29,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.core.files import writing
+from dpmpi.core.frozen import frozen
 from dpmpi.data.file_reading import find_file, shown_bytes
 from dpmpi.data.libsvm import data_lines
 from dpmpi.data.shards import write_npz
@@ -102,7 +102,7 @@ FILES = ("adult.data", "adult.test")
 _TEXT = (".svm", ".libsvm", ".txt")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Adult(FileSource):
     """`adult:DIR`: the UCI census records, from the folder of the original adult.data and adult.test."""
 

@@ -20,13 +20,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.codebook import Codebook, parse_codebook, read_codebook
 from dpmpi.data.shards import check_labels, make_shard
 from dpmpi.data.source import Shard, Source, SourceOptions, Survey
@@ -36,7 +37,7 @@ from dpmpi.problem.rows import Csr, Dense, Positions, Rows, check_finite
 from dpmpi.problem.task import Task
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Records:
     """One rank's records as they were handed over; `test` are others to evaluate on."""
 
@@ -45,7 +46,7 @@ class Records:
     test: tuple[Any, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrays(Source):
     """`arrays`: records from Python, of all ranks or of the one in this process."""
 

@@ -20,13 +20,14 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from dpmpi.core.files import parse_toml, read_text
+from dpmpi.core.frozen import frozen
 from dpmpi.core.tables import TomlTable
 from dpmpi.data.file_reading import MOST_FEATURES
 from dpmpi.errors import ConfigError, nearest
@@ -75,7 +76,7 @@ def read_number(cell: str, decimal: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Number:
     """A column of numbers, (1)."""
 
@@ -99,7 +100,7 @@ class Number:
         return 0, self.scale[0] + (self.scale[1] - self.scale[0]) * part  # (1)
 
 
-@dataclass(frozen=True)
+@frozen
 class Category:
     """A column of words, (2)."""
 
@@ -128,7 +129,7 @@ class Category:
         return {word: place for place, word in enumerate(self.categories)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Classes:
     """A label with two or more values, (4)."""
 
@@ -150,7 +151,7 @@ class Classes:
         return 0, 2.0 * code - 1.0 if len(self.classes) == 2 else code  # (4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Count:
     """A label that counts, (4)."""
 
@@ -170,7 +171,7 @@ class Count:
         return 0, float(min(int(cell[-_DIGITS:]) if len(cell) <= _DIGITS else self.most, self.most))  # (4)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Person:
     """The column that says whose a record is, (5)."""
 
@@ -186,7 +187,7 @@ Label: TypeAlias = Classes | Count | Number
 Column: TypeAlias = Classes | Count | Number | Category
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Codebook:
     """The rules for a table; `separator` (None: detected from the header) and `decimal` describe its format."""
 

@@ -23,13 +23,13 @@ Every rank needs all labels for (2) and (4), hence public data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.problem.rows import Positions
 from dpmpi.rng import public_generator
@@ -42,7 +42,7 @@ _WANTED = "expected --deal even, sorted, dirichlet:ALPHA or sizes:A,B,..."
 _LEAST, _MOST = 1e-3, 1e6  # alpha: a single rank has a class, all have the same share of it
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deal:
     """How training rows are dealt out to the ranks."""
 

@@ -35,7 +35,6 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.core.files import parse_toml, read_text
+from dpmpi.core.frozen import frozen
 from dpmpi.data.codebook import DECIMALS, Category, Classes, Codebook, Column, Count, build_codebook, read_number
 from dpmpi.data.table import read_records, where_in
 from dpmpi.data.table_schema import table_schema_content
@@ -56,7 +56,7 @@ _NO_LABEL = "(no label)"
 _FINEST = 4  # powers of ten below s, (4)
 
 
-@dataclass(frozen=True)
+@frozen
 class Histogram:
     """The cells of one column, (1) or (2)."""
 
@@ -87,7 +87,7 @@ class Histogram:
         return len(self.edges) - 1 if value == self.edges[-1] else bisect_right(self.edges, value)  # (1)
 
 
-@dataclass(frozen=True)
+@frozen
 class Schema:
     """What is public of a table before it is described: its columns, and how their cells are written."""
 
@@ -167,7 +167,7 @@ def _decimal(digits: int, power: int) -> float:
     return float(f"{digits}e{power}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Described:
     """The counts of one table, before noise: for its owner alone."""
 
@@ -217,7 +217,7 @@ def figures(schema: Schema, cells: Array, rows: int, deviation: float) -> list[d
     return found
 
 
-@dataclass(frozen=True)
+@frozen
 class _Sums:
     """Sums over the cells of one column, which add up to the rows."""
 

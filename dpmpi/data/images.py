@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.file_reading import MOST_FEATURES, content_pieces, find_file
 from dpmpi.data.source import FileSource, Shard, SourceOptions, Survey
 from dpmpi.errors import ConfigError, DataError
@@ -38,7 +39,7 @@ _BLOCK = 1 << 20
 _MOST = 2**31
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Images(FileSource):
     """`images:DIR`: images and their classes from the folder of the IDX files of MNIST, or of a set made like it."""
 
@@ -52,7 +53,7 @@ class Images(FileSource):
         declared = options.declared
         if declared.kind is None:
             declared = replace(declared, kind="multiclass")
-        return super(Images, cls).parse(text, replace(options, declared=declared))
+        return super().parse(text, replace(options, declared=declared))
 
     def survey(self) -> Survey:
         """Count the images and read their labels; pixels are read by the rank that keeps them."""
@@ -70,7 +71,7 @@ class Images(FileSource):
         """Return how many images are not held out."""
         tests = self._tests(survey)
         if tests is None:
-            return super(Images, self).training_rows(survey)
+            return super().training_rows(survey)
         wanted, found = self.options.samples or survey.rows - tests, survey.rows - tests
         if wanted > found:
             raise ConfigError(f"expected at least the {wanted} samples asked for, found {found} images to train on")
@@ -79,13 +80,13 @@ class Images(FileSource):
     def test_rows(self, survey: Survey) -> int:
         """Return how many images are held out."""
         tests = self._tests(survey)
-        return super(Images, self).test_rows(survey) if tests is None else tests
+        return super().test_rows(survey) if tests is None else tests
 
     def _order(self, survey: Survey) -> Positions:
         """Return the images in the global order: those to train on shuffled, then those that are held out."""
         tests = self._tests(survey)
         if tests is None:
-            return super(Images, self)._order(survey)
+            return super()._order(survey)
         order = public_generator(self.options.seed, "shuffle").permutation(survey.rows - tests)
         return np.concatenate([order[: self.training_rows(survey)], np.arange(survey.rows - tests, survey.rows)])
 

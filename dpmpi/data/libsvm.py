@@ -12,13 +12,13 @@ import math
 import operator
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.file_reading import MOST_FEATURES, numbered_lines, shown_bytes
 from dpmpi.data.source import FileSource, Shard, Survey
 from dpmpi.errors import DataError
@@ -29,7 +29,7 @@ _MAX_INDEX = 2**31 - 1
 _DENSE_FROM = 0.25  # a sparse number takes 16 bytes and an indirection, a dense one 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LibsvmFile(FileSource):
     """`libsvm:PATH`: a file that every rank can read and of which it keeps its own rows only."""
 

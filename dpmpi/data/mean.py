@@ -24,11 +24,10 @@ with its own generator: the same bits come out whichever rank asks for the row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.source import GeneratedSource, Shard, Survey
 from dpmpi.errors import ConfigError
 from dpmpi.problem.rows import Dense
@@ -38,7 +37,7 @@ _BLOCK = 128
 _BLOCK_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between the passes of the rejection
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mean(GeneratedSource):
     """`mean:radius=1,dimension=10,samples=1000,centre=0.7,spread=1`: points in a cube, for --loss mean."""
 

@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from dpmpi.core import Array
 from dpmpi.core.files import writing
+from dpmpi.core.frozen import frozen
 from dpmpi.data.codebook import parse_codebook
 from dpmpi.data.file_reading import MOST_FEATURES, MOST_TIMES, largest_content, open_file
 from dpmpi.data.libsvm import read_rows
@@ -39,7 +40,7 @@ from dpmpi.problem.task import Task
 from dpmpi.rng import public_generator
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardFiles(Source):
     """`shards:PATTERN`: one file per rank, e.g. `shards:/secret/part-{rank:03d}.npz`."""
 

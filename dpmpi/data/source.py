@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.dealing import EVEN, Deal, Part, evenly, pick
 from dpmpi.errors import ConfigError, DataError, nearest
 from dpmpi.problem.rows import Csr, Dense, Positions, Rows
@@ -72,7 +73,7 @@ def fingerprint(rows: Rows, labels: Array) -> str:
     return h.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Survey:
     """Public sizes from one pass over the data. `labels` holds the distinct values in order, as many as classes may be.
 
@@ -100,7 +101,7 @@ class Survey:
 UNDECLARED = Declared()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SourceOptions:
     """The options that all sources share."""
 
@@ -132,7 +133,7 @@ class SourceOptions:
             raise ConfigError(f"expected classes for --deal dirichlet, found {kind}: take --deal sorted")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """A place where records come from."""
 
@@ -198,7 +199,7 @@ class Source:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GeneratedSource(Source):
     """Records that are made up, `samples` of them to train on."""
 
@@ -237,7 +238,7 @@ class GeneratedSource(Source):
         return self.samples
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileSource(Source):
     """Files that every rank can read, and of which it keeps its own records only."""
 

@@ -49,6 +49,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.dealing import Part, evenly
 from dpmpi.data.source import GeneratedSource, Shard, SourceOptions, Survey, held_out
 from dpmpi.errors import ConfigError, nearest
@@ -71,7 +72,7 @@ _BLOCK = 128
 _TILE_NUMBERS = 1 << 16  # half a megabyte: stays in the cache between drawing, scaling and scoring
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Synthetic(GeneratedSource):
     """`synthetic:samples=2000,features=100,task=svm,density=1,flip=0.05,decay=0,skew=0,zipf=0,shift=0,topic=0.5`.
 

@@ -17,13 +17,13 @@ import csv
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.codebook import DECIMALS, SEPARATORS, Classes, Codebook, Column, Count
 from dpmpi.data.file_reading import numbered_lines
 from dpmpi.data.libsvm import to_dense
@@ -34,7 +34,7 @@ from dpmpi.errors import DataError, nearest, shown
 from dpmpi.problem.rows import Csr, Positions, Rows, scale_rows
 
 
-@dataclass(frozen=True)
+@frozen
 class Coded:
     """A coded table."""
 
@@ -116,7 +116,7 @@ def code_records(
     return Coded(rows, np.asarray(labels), tuple(left_out), unused, numbers, beyond)
 
 
-@dataclass(frozen=True)
+@frozen
 class Asked:
     """A table of records to predict for: every record is there, those that cannot be coded with the reason."""
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from dpmpi.core.frozen import frozen
 
 if TYPE_CHECKING:
     from dpmpi.model.model import Model
@@ -25,7 +26,7 @@ INTERCEPT = "(intercept)"
 HEADINGS = ("feature", "class", "coefficient", "noise", "times noise", "per unit", "range")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Coefficient:
     """One row of the table."""
 

@@ -37,12 +37,12 @@ them are unbiased.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.model.error_bars import (
     BLIND,
     REPETITIONS,
@@ -72,7 +72,7 @@ _SEED = 0x6470_6D70
 _OUTER = 1.0  # how far beyond the last edge the scores of an outer bin are taken to lie, and to be spread
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Statistics:
     """What is counted of held-out rows for a task, and what follows from the counts under noise."""
 

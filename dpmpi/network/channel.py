@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Array, Bytes, Request
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ProtocolError
 from dpmpi.network.polling import POLLS
 from dpmpi.rng import Words
@@ -22,7 +23,7 @@ VECTORS_TAG, SHARES_TAG = 0, 1
 _pack_trailer = struct.Struct("=qq").pack
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Neighbourhood:
     """Whom a rank talks to in a round, with the mixing weights. `peers` is sorted and does not hold the rank."""
 
@@ -41,7 +42,7 @@ class Schedule(Protocol):
         """Yield (t, neighbourhood) for every round t with start <= t < stop in which `rank` is active."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChannelSpec:
     """Which ranks a channel joins, and what a message on it looks like."""
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.network.channel import Neighbourhood
 from dpmpi.rng import public_generator
@@ -57,7 +57,7 @@ _MOST_DRAWS = 10_000
 _MOST_DRAWN = 10_000_000  # nodes and edges over all draws: keeps a hopeless request on a large graph to seconds
 
 
-@dataclass(frozen=True)
+@frozen
 class Graph:
     """An undirected graph on the ranks 0 ... size-1. `edges` is sorted and holds each edge once, as (i, j), i < j."""
 

@@ -15,10 +15,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import fail_together, on_all_ranks
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from dpmpi.crypto.keys import Handshake, Identity, PairKeys, Session
 
 
-@dataclass(frozen=True)
+@frozen
 class Secrets:
     """What the ranks of this process share with each other rank, and who they are."""
 
@@ -38,7 +39,7 @@ class Secrets:
     """Of the ranks in this process, with a roster; else empty: an identity drawn for the run says nothing later on."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """What all ranks must agree on before they begin."""
 
@@ -64,7 +65,7 @@ class Claim:
         return hashlib.sha256(json.dumps([*vars(self).items()]).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@frozen
 class Meeting:
     """The ranks of a run as they met."""
 

@@ -38,10 +38,10 @@ of floating-point numbers are added up in an order that the route fixes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import TypeAlias
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.graph import Graph
 
@@ -55,7 +55,7 @@ MOST_FILLED = 1.04
 """How much longer than its blocks a stage's messages may be, all together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """A stage of a butterfly: pieces of `width` blocks, of which `offsets` says where those that are sent begin."""
 
@@ -72,7 +72,7 @@ class Stage:
 Stages: TypeAlias = tuple[Stage, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sent:
     """What one rank sends in a sum."""
 
@@ -88,7 +88,7 @@ class Sent:
         return self.hops * PHASE_SECONDS + self.messages * MESSAGE_SECONDS + self.payload * BYTE_SECONDS
 
 
-@dataclass(frozen=True)
+@frozen
 class Tree:
     """A spanning tree of least depth."""
 
@@ -223,7 +223,7 @@ def all_sent(route: str, size: int, payload: int) -> tuple[int, int]:
     return messages, messages * payload
 
 
-@dataclass(frozen=True)
+@frozen
 class Routes:
     """The routes of the sums of a run: over which graph, and which was asked for."""
 

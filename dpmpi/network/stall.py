@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from dpmpi.core.files import write_file
+from dpmpi.core.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Stall:
     """What one rank waited for until the deadline."""
 

@@ -25,12 +25,12 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpmpi.core import Event
 from dpmpi.core.files import sync_folders
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import BudgetExceeded, LedgerError
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger_proofs import Head, LedgerKey, check_head, read_key, signed_bytes, write_head
@@ -265,7 +265,7 @@ def in_use(path: Path) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """One line of a ledger whose chain holds: what it says, and what proves it."""
 

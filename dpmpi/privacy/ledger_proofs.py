@@ -24,11 +24,11 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpmpi.core.files import user_path, write_file, writing
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import LedgerError
 
 KEY_BYTES = 32
@@ -37,7 +37,7 @@ _LARGEST_HEAD = 4096
 _MANY = 64  # heads in one of the 256 folders
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LedgerKey:
     """A rank's ledger key: its uses are derived by context, so that none says anything about another."""
 
@@ -108,7 +108,7 @@ def signed_bytes(run: str, rank: int, seq: int, digest: str) -> bytes:
 # --- heads -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     """The last line of a ledger, as it was kept apart: how many lines there were, and its hash."""
 

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 
 MOST_POINTS = 1 << 22
 """The longest transform: half a second, 200 MB."""
@@ -36,7 +36,7 @@ _CLOSE = 0.005  # the bounds are good when they differ by this fraction
 _SHARE = 1e-4  # of delta, for each of the probabilities that are left out
 
 
-@dataclass(frozen=True)
+@frozen
 class Loss:
     """The loss of one release under P, `times` over: its distribution function, and where it lives."""
 
@@ -49,7 +49,7 @@ class Loss:
     times: int = 1
 
 
-@dataclass(frozen=True)
+@frozen
 class _Grid:
     """A rounded loss: masses of k h for k = first, first + 1 ..., and what is added so that the mean stays."""
 

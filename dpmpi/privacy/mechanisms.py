@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from dpmpi.core import Array, Integers, Query, Sampling
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, LeakError
 from dpmpi.privacy.discrete_gaussian import LEAST_STEPS, MOST_COORDINATES
 from dpmpi.privacy.events import Noise, ReadRows, ReleaseEvent
@@ -31,7 +31,7 @@ from dpmpi.privacy.samplers import GaussianNoise, GridNoise, LaplaceNoise, Spher
 from dpmpi.rng import PrivateStream
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pricing:
     """The events of noise of scale `b`, one for each kind of query."""
 

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from typing import ClassVar
@@ -50,6 +49,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.privacy.mechanisms import NoiseMechanism, Pricing
 from dpmpi.privacy.samplers import GaussianNoise, discrete_gaussian
 from dpmpi.rng import PrivateStream
@@ -62,7 +62,7 @@ _ROUNDING = 1e-9
 LARGEST_DEGREE = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gain:
     """How much more noise than its own a rank hides behind, at least, and how that was found."""
 

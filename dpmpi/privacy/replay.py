@@ -43,11 +43,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.loss_pairs import (
     gaussian_loss,
@@ -68,7 +69,7 @@ MOST_KINDS = 48
 """More kinds of releases than this are merged: to less noise for the upper bound, to more for the lower one."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Bounds:
     """Where the truth lies; `missing` names what no lower pair is known for."""
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dpmpi.core import Planned
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 
 
@@ -207,7 +207,7 @@ def local_gamma(beta: float, omega: float, shift: float) -> float:
     return math.log(math.exp(t) * (1 - 2 * P) + 2 * Q) / t  # (7)
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """The facts about a run that a theorem speaks of."""
 

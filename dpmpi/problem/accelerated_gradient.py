@@ -31,13 +31,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
 from dpmpi.core import Array, combine
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 
 Gradient: TypeAlias = Callable[[Array, Array], None]
@@ -47,7 +47,7 @@ _FINEST = 2.0**52
 """The largest L / tau: beyond it (7) is about digits that a float does not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """What holds for every f: the bounds of (1)."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from dpmpi.core import Sampling
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.rows import Positions
 from dpmpi.rng import PrivateStream
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """How the records of a query are drawn: all, a fixed number without replacement, or each with the same chance."""
 

@@ -51,6 +51,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpmpi.core import Array, Penalty, Problem
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.losses import Loss
@@ -66,7 +67,7 @@ _MEMORY = 20
 _ROUNDING = 1e-13
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """When to stop: at (F - lower bound) <= relative_gap (F(0) - F), or after `passes` over the data.
 
@@ -77,7 +78,7 @@ class Limits:
     passes: int = 5000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Optimum:
     """The best point that was found. F(x) = value, and lower_bound <= min F <= value."""
 

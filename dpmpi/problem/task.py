@@ -23,12 +23,12 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, DataError
 
 TaskKind: TypeAlias = Literal["binary", "multiclass", "regression", "counts"]
@@ -37,7 +37,7 @@ MORE_CLASSES = "--task multiclass --loss softmax --classes a,b,c"
 """What an error names for labels of more than two classes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """What is predicted, and in which units."""
 
@@ -186,7 +186,7 @@ class Task:
             raise DataError("expected a task with kind, classes, low and high, found none: write it anew") from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declared:
     """What flags say about the labels; None where they say nothing."""
 

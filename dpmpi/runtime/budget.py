@@ -7,11 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from dpmpi.core.files import read_toml
+from dpmpi.core.frozen import frozen
 from dpmpi.core.tables import TomlTable
 from dpmpi.data import Shard
 from dpmpi.errors import ConfigError, LedgerError, shown
@@ -30,7 +31,7 @@ LARGEST_BUDGET = 1e300
 """Beyond it an epsilon promises nothing, and integers are no floats any more."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Account:
     """Where a rank charges, what it may spend in all, and how many charges of this run that leaves."""
 
@@ -149,7 +150,7 @@ def _other_rows(name: int) -> ConfigError:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Ahead:
     """The noise of all ranks, and what they have done when a run goes on; nothing if it begins."""
 
@@ -161,7 +162,7 @@ class Ahead:
     """The last round."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Fits:
     """How many of the planned releases of training the budgets allow: (allowed, planned) of each rank.
 

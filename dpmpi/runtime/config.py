@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, get_args, get_type_hints
 
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.core import Method
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, nearest, shown
 from dpmpi.runtime import plugins
 from dpmpi.runtime.evaluating import Evaluating
@@ -33,7 +34,7 @@ def _option(default: Any, text: str, kind: type = str, **more: Any) -> Any:
     return field(default=default, metadata={"help": text, "kind": kind, "metavar": None, "choices": ()} | more)
 
 
-@dataclass(frozen=True)
+@frozen
 class Config:
     """Everything that decides what a run does."""
 

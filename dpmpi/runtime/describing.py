@@ -20,7 +20,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ import numpy as np
 
 from dpmpi import __version__
 from dpmpi.core import Agent, Array, Mechanism, Query, Sampling
+from dpmpi.core.frozen import frozen
 from dpmpi.data.description import Described, Schema, count_cells
 from dpmpi.errors import ConfigError, DataError
 from dpmpi.network.channel import Transport
@@ -47,7 +47,7 @@ from dpmpi.runtime.output.console import say
 from dpmpi.runtime.private_evaluation import evaluation
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """What all ranks are asked for, the same on all of them but for the folders."""
 
@@ -84,7 +84,7 @@ class Request:
         return calibrate(lambda sigma: {self.event(sigma, rows): 1}, self.epsilon, self.delta)
 
 
-@dataclass(frozen=True)
+@frozen
 class Description:
     """The noisy cells of some tables together, (2), and what is public of them."""
 

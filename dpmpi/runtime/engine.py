@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from dpmpi.core import Agent, Array, Method
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Channel, Exchange, Flow, Schedule, Transport
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seat:
     """An agent with its state and its way to speak."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 
 PRIVATE = "private"
@@ -12,7 +12,7 @@ HELD_OUT = 0.1
 """The fraction of each private shard that is held out for a private evaluation."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Evaluating:
     """What is evaluated, and every how many rounds beside the last one; 0 for the last alone."""
 

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array, Penalty
+from dpmpi.core.frozen import frozen
 from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.local_problem import accuracy_counts
 from dpmpi.problem.rows import Rows
@@ -39,7 +39,7 @@ from dpmpi.runtime.engine import Engine
 from dpmpi.runtime.quality import quality, ranks_quality
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evaluation:
     """The figures of one evaluation, the same on every rank."""
 

@@ -29,10 +29,10 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import (
     INTERRUPTED,
     CheckpointError,
@@ -90,7 +90,7 @@ class Way(enum.Enum):
     LAUNCHER = "by the launcher, which ends all ranks: a silent one that lives cannot be left out"
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """Where a run was when it ended."""
 
@@ -110,7 +110,7 @@ class Place:
     """On loopback: the agent that failed, if it is known."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ending:
     """What a process does when a run ends early."""
 

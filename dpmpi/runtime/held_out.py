@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpmpi.core import Sampling
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.model.histogram import Statistics
 from dpmpi.privacy import calibration
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan, Spent
 
 
-@dataclass(frozen=True)
+@frozen
 class HeldOut:
     """The private evaluations of a run."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpmpi.core.frozen import frozen
 from dpmpi.data import Shard
 from dpmpi.network.handshake import Meeting
 from dpmpi.network.transport.meter import Meter, Traffic
@@ -23,7 +24,7 @@ from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.verdict import Verdict
 
 
-@dataclass(frozen=True)
+@frozen
 class Past:
     """What a run that goes on brings with it; that of a run which begins is empty."""
 

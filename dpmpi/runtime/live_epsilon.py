@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dpmpi.core.frozen import frozen
 from dpmpi.privacy import accountants
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.filters import filter_epsilon
@@ -22,7 +22,7 @@ MOST_EVENTS = 2000
 Spending = Mapping[Any, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class Before:
     """What earlier runs have charged to a rank, the Renyi order of its ledger, and its budget for all runs."""
 

@@ -6,11 +6,11 @@ it for each rank.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from dpmpi.core import Audience
+from dpmpi.core.frozen import frozen
 from dpmpi.crypto import SEAL_BYTES
 from dpmpi.crypto.mask_graph import Pair, circulant, connectivity, partners, stays_connected
 from dpmpi.crypto.shares import PairwiseMasks
@@ -33,7 +33,7 @@ Way: TypeAlias = Literal["neighbours", "sum", "partners"]
 """How an exchange travels: to each neighbour, along the route of sums, or to each rank that shares a mask."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Messages:
     """What both kinds of messages have."""
 
@@ -68,7 +68,7 @@ class _Messages:
         return seal(transport, secrets) if self.sealed and secrets is not None else transport
 
 
-@dataclass(frozen=True)
+@frozen
 class PlainMessages(_Messages):
     """Vectors as they are, to the neighbours."""
 
@@ -113,7 +113,7 @@ class PlainMessages(_Messages):
         return PlainExchange(transport, rank, transport.size, self.wire, routes)
 
 
-@dataclass(frozen=True)
+@frozen
 class SharedSums(_Messages):
     """Sums over all ranks in which nobody sees a summand."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from dpmpi.core import Mechanism, Method
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.exchange.shares import capacity
 from dpmpi.network.graph import Graph
@@ -37,7 +38,7 @@ TAIL_DEVIATIONS = 40.0
 """Noise beyond this many standard deviations has a probability below 2^-1000."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Pairs:
     """A rank among its neighbours, and the secrets that it has with them."""
 
@@ -46,10 +47,11 @@ class Pairs:
     secrets: Mapping[int, bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Noise:
     """What noise is unless it says otherwise: of one level on all ranks, drawn alone, the same on every graph."""
 
+    _: KW_ONLY
     records: int = 1
     """The most records of one person, whom the noise is to cover."""
     rows: ReadRows = "all"
@@ -76,7 +78,7 @@ class _Noise:
         return None
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalNoise(_Noise):
     """Noise on each rank's own value."""
 
@@ -116,7 +118,7 @@ class LocalNoise(_Noise):
         return math.hypot(*levels) / len(levels)
 
 
-@dataclass(frozen=True)
+@frozen
 class SumNoise(_Noise):
     """Discrete Gaussian noise inside a sum over all ranks, of which `colluders` may take their parts off again."""
 
@@ -183,7 +185,7 @@ class SumNoise(_Noise):
             )
 
 
-@dataclass(frozen=True)
+@frozen
 class PairNoise(_Noise):
     """Gaussian noise on each rank's value, of which neighbours' parts cancel; `colluders` tell theirs to everybody.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 from dpmpi.core import Array, Exchanges, Mechanism, Method, Terms
+from dpmpi.core.frozen import frozen
 from dpmpi.crypto.ring import WORD_BITS
 from dpmpi.errors import ConfigError
 from dpmpi.network.route import Routes
@@ -36,7 +36,7 @@ LEAST_BITS = 8
 """Of a shared sum, if nobody gives them."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """What is known before a run: enough to say what every rank will release, send and pay."""
 
@@ -337,7 +337,7 @@ def _refused(plan: Plan) -> bool:
     return False
 
 
-@dataclass(frozen=True)
+@frozen
 class Spent:
     """What a rank has charged before the run went on, and how many of its planned releases that made."""
 

@@ -17,12 +17,13 @@ noise alone, and counts no rows; the summary says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpmpi.core import Agent, Array, Query, Sum
+from dpmpi.core.frozen import frozen
 from dpmpi.network.channel import Flow, Neighbourhood
 from dpmpi.rng import rank_key
 from dpmpi.runtime.engine import Seat
@@ -38,7 +39,7 @@ NOBODY = Neighbourhood((), (), 1.0)
 """A sum goes to all ranks, whoever the neighbours are."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Counted:
     """The noisy counts of one evaluation, (3), the same on all ranks."""
 

@@ -12,11 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, CutOff, DpmpiError, RankLost
 from dpmpi.network.channel import Transport, World
 from dpmpi.network.collective import fail_together, on_first_rank
@@ -43,7 +44,7 @@ Attend: TypeAlias = Callable[[Job], None]
 """Sees a job before it trains."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Caller:
     """What whoever starts a run adds to it."""
 
@@ -57,7 +58,7 @@ class Caller:
 COMMAND_LINE = Caller()
 
 
-@dataclass(frozen=True)
+@frozen
 class Start:
     """A run that all ranks have agreed to begin, or to go on with."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dpmpi.core import Array, Method, Penalty
+from dpmpi.core.frozen import frozen
 from dpmpi.data import SOURCES, Source, parse_source
 from dpmpi.errors import ConfigError
 from dpmpi.model.histogram import Statistics
@@ -41,7 +41,7 @@ CONSTANT = 0.3
 """The intercept's column for records of norm at most 1: it takes 4% of their norm bound."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Settings:
     """The settings of a run as objects; `config` is the text that they were made of."""
 

@@ -31,9 +31,9 @@ were fitted on simulated runs (docs/experiments/defaults.md): a guide, not a the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_epsilon, gdp_mu
 
@@ -53,7 +53,7 @@ SHORT_FLOW, SHORT_PART, SMALL_CLASS = 2.0, 0.1, 0.45
 """tau pi^3, r and pi of the second part of (4)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figures:
     """What everybody may know about a run before it starts."""
 
@@ -100,7 +100,7 @@ class Figures:
             raise ConfigError(f"expected a share of the smaller class above 0 and at most 0.5, found {self.share:g}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verdict:
     """A word, one line for people, and the figures behind them."""
 

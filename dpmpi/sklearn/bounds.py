@@ -14,7 +14,6 @@ that the promise holds for whatever comes; z has norm at most 1. A score <z, w> 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.model.export import clip_norms
 
@@ -33,7 +33,7 @@ def is_norm(declared: Any) -> bool:
     return isinstance(declared, int | float | np.number)
 
 
-@dataclass(frozen=True)
+@frozen
 class Bounds:
     """Declared bounds for records of m features."""
 

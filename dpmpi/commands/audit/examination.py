@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from dpmpi.commands.audit.laboratory import Canary, Laboratory, bait, honest, we
 from dpmpi.commands.audit.one_run import Guesses, audit_one_run
 from dpmpi.commands.audit.statistics import Claim, GaussianClaim, PairsClaim, certified_claim
 from dpmpi.commands.audit.two_worlds import Worlds, audit_runs
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
 from dpmpi.privacy.releases import spent_epsilon
@@ -44,7 +45,7 @@ FEATURES = 5
 Found: TypeAlias = Worlds | Guesses | Figures
 
 
-@dataclass(frozen=True)
+@frozen
 class Audit:
     """What to audit: the audit's own flags, and the settings of the runs."""
 

@@ -20,13 +20,13 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dpmpi.commands.audit.listening import VICTIM
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 
 
 class FigureTap:
@@ -88,7 +88,7 @@ def silence() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
+@frozen
 class Figures:
     """What the figures tell: how many there were, and the clearest ones with the probability of chance."""
 

@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ import numpy as np
 from dpmpi.commands.audit.figures import FigureTap, silence
 from dpmpi.commands.audit.listening import VICTIM, Heard, heard, listen
 from dpmpi.core import Array, Mechanism
+from dpmpi.core.frozen import frozen
 from dpmpi.data.source import Shard, Source, SourceOptions, Survey
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import Transport
@@ -52,7 +53,7 @@ RADIUS = 1.0
 """Of the cube of the mean loss."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Bait:
     """The label of all made-up records, and what it does."""
 
@@ -83,7 +84,7 @@ def bait(settings: Settings) -> Bait:
     return Bait(float(labels[k]), 1.0 if loss.scores > 1 or slopes[k, 0] > 0.0 else -1.0, float(steep[k]))
 
 
-@dataclass(frozen=True)
+@frozen
 class Canary:
     """The shard that is to be told from its neighbour."""
 
@@ -96,7 +97,7 @@ class Canary:
     """Whether one world has an empty record in the canary's place, and not the opposite canary."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CanaryShards(Source):
     """Shards that are made up: the canary, and records that are silent or opposed to it."""
 
@@ -123,7 +124,7 @@ class CanaryShards(Source):
         return _shard(X, y, sparse=canary.sparse)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ManyCanaries(Source):
     """Shards with a canary in each of the first coordinates of the victim's, of the given signs."""
 

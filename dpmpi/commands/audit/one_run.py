@@ -9,7 +9,6 @@ m(t) = z(t) + a_t s(t) with s(t) the release, and z is made of earlier messages:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from dpmpi.commands.audit.listening import VICTIM, Heard
 from dpmpi.commands.audit.score import likelihood
 from dpmpi.commands.audit.statistics import one_run_bound
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.data.source import SourceOptions
 from dpmpi.errors import ConfigError
 from dpmpi.rng import public_generator
@@ -29,7 +29,7 @@ SHARPEST = 1e-3
 """Below this fraction of the signal, noise counts as so much in the likelihood: it must not divide by zero."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Guesses:
     """What was guessed from one run, and the bound that it gives."""
 

@@ -31,11 +31,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.problem.rows import Positions
 
 MEMORIES = ((1, False), (0, False), (2, False), (3, True))
@@ -52,7 +52,7 @@ Numbers = Sequence[tuple[list[float], list[float]]]
 """Of one run: for each exchange the numbers that the victim said, and those that it was told."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Table:
     """The numbers of many runs: a row for each run, and which columns each exchange has; then their sums so far."""
 
@@ -96,7 +96,7 @@ def table_of_worlds(plus: Sequence[Numbers], minus: Sequence[Numbers]) -> tuple[
     return Table(first, whole.said, whole.told), Table(second, whole.said, whole.told)
 
 
-@dataclass(frozen=True)
+@frozen
 class Prediction:
     """(1) for one number: its column, the columns that it is predicted from, their factors, and what is left."""
 
@@ -110,7 +110,7 @@ class Prediction:
         return np.asarray((values[:, self.column] - values[:, self.sources] @ self.factors) / self.deviation)
 
 
-@dataclass(frozen=True)
+@frozen
 class Discriminant:
     """The scores (2) to (5) as learned, from predictions of one kind."""
 
@@ -137,7 +137,7 @@ class Discriminant:
         return found
 
 
-@dataclass(frozen=True)
+@frozen
 class Learned:
     """All scores, by names that say how far back the predictions look."""
 

@@ -34,12 +34,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_epsilon
 from dpmpi.privacy.releases import spent_epsilon
@@ -64,7 +64,7 @@ class Claim(Protocol):
         """Return Phi^-1 of f, as far as it can be told from minus infinity."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GaussianClaim:
     """The curve (1)."""
 
@@ -85,7 +85,7 @@ class GaussianClaim:
         return gdp_epsilon(self.mu, delta)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairsClaim:
     """The curve (2)."""
 
@@ -144,7 +144,7 @@ def upper_limit(successes: Array, trials: int, confidence: float) -> Array:
     return np.asarray(1.0 - lower_limit(trials - np.asarray(successes), trials, confidence))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counts:
     """How often the test was wrong in each world, out of the trials in either."""
 
@@ -186,7 +186,7 @@ def epsilon_bound(counts: Counts, delta: float, confidence: float) -> float:
 # --- the test --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """The test: `sign` times the score above `threshold` means the world +."""
 
@@ -200,7 +200,7 @@ class Rule:
         return Counts(int(np.count_nonzero(~hit)), int(np.count_nonzero(alarm)), len(hit))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rates:
     """Rates of false alarms and misses that thresholds would have, and how they are to be tested."""
 
@@ -286,7 +286,7 @@ def _share_above(scores: Array, cuts: Array) -> Array:
     return np.asarray(np.mean(ndtr((scores[:, None] - cuts) / width), axis=0))
 
 
-@dataclass(frozen=True)
+@frozen
 class Scores:
     """The scores of runs in both worlds by name: those to learn a rule from, and those to count on."""
 

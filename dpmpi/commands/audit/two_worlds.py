@@ -9,7 +9,7 @@ own, as every run of the product, and count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from dpmpi.commands.audit.laboratory import Laboratory
@@ -26,9 +26,10 @@ from dpmpi.commands.audit.statistics import (
     mu_bound,
     refutes,
 )
+from dpmpi.core.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Tested:
     """A claim, the rule that was to refute it, how often the rule was wrong, and whether that refutes the claim."""
 
@@ -38,7 +39,7 @@ class Tested:
     refuted: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Worlds:
     """The scores of the runs that count, and what they say."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ import numpy as np
 
 from dpmpi.algorithms.dda import Dda, DpDda
 from dpmpi.core import Agent, Array, Exchanges, Method, Mix, Planned, Request, Steps, Sum, Terms, public
+from dpmpi.core.frozen import frozen
 from dpmpi.crypto.sealing_speed import bare_cipher
 from dpmpi.network.channel import Neighbourhood
 from dpmpi.network.graph import make_graph
@@ -70,7 +71,7 @@ ALL_MASKS = SharedSums(all_pairs=True)
 FULL = SharedSums(full=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Consensus(Method):
     """Averages a public vector: a round that is nothing but its exchange. The state is what it asks for."""
 
@@ -88,7 +89,7 @@ class Consensus(Method):
         return []
 
 
-@dataclass(frozen=True)
+@frozen
 class Ciphered(Consensus):
     """The same, and with every exchange the library's AES-GCM calls for its messages, of which nothing travels."""
 
@@ -107,7 +108,7 @@ class Ciphered(Consensus):
         decrypt()
 
 
-@dataclass(frozen=True)
+@frozen
 class Totals(Consensus):
     """Adds up the vectors of all ranks, the same ones in every round."""
 
@@ -148,7 +149,7 @@ def bare_exchange(transport: MpiTransport, near: Neighbourhood, dimension: int) 
     return exchange
 
 
-@dataclass(frozen=True)
+@frozen
 class Data:
     """The shard of a rank."""
 
@@ -189,7 +190,7 @@ def bare_gradient(data: Data) -> Callable[[], Any]:
     return lambda: (A @ x, transposed @ c)
 
 
-@dataclass(frozen=True)
+@frozen
 class Stage:
     """What rounds of all kinds share: ranks, dimension, and a folder for ledgers."""
 

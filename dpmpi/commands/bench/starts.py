@@ -13,13 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dpmpi.commands.bench import peer as bench_peer
 from dpmpi.commands.bench.parts import gradient
 from dpmpi.commands.bench.rows import condense
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.launcher import Launcher, OutOfTime, finish, start
 
@@ -38,7 +38,7 @@ def say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Starter:
     """Starts ranks for the bench, and ends them after `limit` seconds."""
 

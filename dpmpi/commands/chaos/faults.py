@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from dpmpi.core.files import write_file
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, nearest
 
 KINDS = ("kill", "stop", "slow", "corrupt", "restart")
@@ -33,7 +34,7 @@ EARLY_SHARE = 0.125
 STOP_SECONDS, STOP_EVERY, SLOW_SECONDS = 2.0, 10.0, 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fault:
     """What happens to one rank, by its first number, from a round on."""
 
@@ -75,7 +76,7 @@ class Record(ctypes.Structure):
         self.nanoseconds = self.nanoseconds or time.time_ns()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """One start of a run: who is who, and what happens to whom. Its ranks keep their records beside the file."""
 

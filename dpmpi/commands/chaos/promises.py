@@ -13,6 +13,7 @@ from dpmpi.commands.chaos import checks
 from dpmpi.commands.chaos.faults import PAYLOAD, Fault, Start
 from dpmpi.commands.chaos.start import Ended, Moment, run_start
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.network.launcher import Launcher
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.flags import from_text
@@ -47,7 +48,7 @@ class Broken(Exception):
     """A promise was broken without which the others cannot be checked."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Setting:
     """What all runs have in common."""
 

@@ -10,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from dpmpi.commands.chaos.faults import Start
+from dpmpi.core.frozen import frozen
 from dpmpi.network.launcher import Launcher, complaint, own_lines
 
 MARK = "DPMPI_CHAOS"
@@ -27,7 +27,7 @@ Moment: TypeAlias = Callable[[float, int], bool]
 """Whether it is time, by the seconds since the start and the furthest round of a rank."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Ended:
     """How a start ended."""
 

@@ -6,11 +6,11 @@ import argparse
 import hashlib
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpmpi.core.files import write_file
+from dpmpi.core.frozen import frozen
 from dpmpi.crypto.keys import check_identity, key_name, load_identity, load_names, load_roster
 from dpmpi.errors import ConfigError, nearest
 from dpmpi.network.meeting_point import check_meeting_point
@@ -31,7 +31,7 @@ LONGEST_WAIT = 1e6
 """Seconds that every clock and timer of the system can take."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Joining:
     """What a party was told: its ranks, where to meet, and the flags of the run."""
 

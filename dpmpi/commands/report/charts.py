@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from dpmpi.commands.report import drawing
 from dpmpi.commands.report.drawing import LETTERS, LIGHT, Axes, Drawing, Entry, limits, series, set_scale
 from dpmpi.commands.sweep.file import Plot
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.privacy.random_weights import gamma_reduction
 from dpmpi.privacy.theorems import local_gamma
 from dpmpi.runtime.output.results import QUANTILES, RANGE, REPETITION, Group, Run, Spread, SweepResult, common_name
@@ -53,7 +53,7 @@ MARKS = 6
 BYTES = ("bytes", "communication.bytes", "communication.payload_bytes")
 
 
-@dataclass(frozen=True)
+@frozen
 class Curve:
     """One line: `style` is the position of its series, the same in all figures. A flat one has no x of its own."""
 
@@ -68,7 +68,7 @@ class Curve:
     dashed: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Panel:
     """One pair of axes; all panels of a chart share their vertical range."""
 
@@ -78,7 +78,7 @@ class Panel:
     curves: tuple[Curve, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Chart:
     """One figure: panels, axes, and, if x is text, the ticks."""
 

@@ -18,7 +18,6 @@ import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 
 NAMES = ("paper", "ink", "soft", "mute", "grid", *(f"s{i}" for i in range(12)))
@@ -88,7 +88,7 @@ Axes: TypeAlias = Any
 Paint: TypeAlias = Callable[[Axes], None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Drawing:
     """A picture to be painted on axes, a sentence about it, and its numbers: a heading and rows.
 
@@ -233,7 +233,7 @@ def blocks(count: int, most: int) -> list[range]:
     return [range(k * count // pieces, (k + 1) * count // pieces) for k in range(pieces)]
 
 
-@dataclass(frozen=True)
+@frozen
 class Plots:
     """The folder of the drawings; `prefix` keeps the files of several pages in one folder apart."""
 

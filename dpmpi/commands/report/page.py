@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib import resources
 
 from dpmpi.commands.report.drawing import DARK, LIGHT, Entry, sample
+from dpmpi.core.frozen import frozen
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]{1,30}(?![\w-])")
 """A flag in a sentence; what is longer has to be broken on a narrow screen."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Section:
     """A heading, a sentence about it, and HTML; two that are not wide stand side by side where there is room."""
 

@@ -14,11 +14,12 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpmpi.core.files import read_toml
+from dpmpi.core.frozen import frozen
 from dpmpi.core.tables import TomlTable
 from dpmpi.errors import ConfigError, nearest, shown
 from dpmpi.runtime.config import Config
@@ -43,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Plot:
     """One figure: `x` is one of `OVER_TIME`, a grid key or a key of summary.json; `log` names the logarithmic axes."""
 
@@ -57,7 +58,7 @@ class Plot:
         return self.x in OVER_TIME and self.x not in grid
 
 
-@dataclass(frozen=True)
+@frozen
 class Series:
     """One line in the figures: its settings, its part of the grid, and which settings and grid keys it does without."""
 
@@ -73,7 +74,7 @@ class Series:
         return {key: tuple(value for value in grid[key] if value in self.grid.get(key, grid[key])) for key in keys}
 
 
-@dataclass(frozen=True)
+@frozen
 class Sweep:
     """A family of runs."""
 

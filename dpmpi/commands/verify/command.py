@@ -26,7 +26,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from typing import Any
 from dpmpi.commands.verify.events import SAME, Facts, check_charges, check_starts
 from dpmpi.commands.verify.ledgers import Roster, read_rank
 from dpmpi.core.files import parse_toml
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, DpmpiError
 from dpmpi.privacy.accountants import rdp_epsilon
 from dpmpi.privacy.events import ReleaseEvent
@@ -53,7 +54,7 @@ TOLERANCE = 0.005
 """A search for noise and an accountant stop within half a percent; a claim may be below the accountant by so much."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Replay:
     """One rank's ledger, priced again. `bounds` are None if it was not private."""
 
@@ -71,7 +72,7 @@ class Replay:
     """Why the run promises nothing; None if it promises something."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Pricer:
     """Prices what ranks have spent; equal spending once."""
 

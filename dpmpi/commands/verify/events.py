@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dpmpi.commands.verify.ledgers import RankLedger, Start
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import DpmpiError
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import Releases, later_releases
@@ -28,7 +28,7 @@ SAME_NOISE = 0.01
 """A search for noise ends within half a percent of the target: another library may end elsewhere in it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Facts:
     """What the run directory says about the whole run."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import DpmpiError, LedgerError, SealBroken
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.ledger import Line, check_proofs, read_lines, recorded_runs
@@ -16,7 +16,7 @@ from dpmpi.privacy.ledger_proofs import LedgerKey, check_head, read_head, read_k
 from dpmpi.privacy.releases import Releases
 
 
-@dataclass(frozen=True)
+@frozen
 class Start:
     """What a rank charged between one start of the run and the next."""
 
@@ -40,7 +40,7 @@ class Start:
         return int(self.header["after_round"])
 
 
-@dataclass(frozen=True)
+@frozen
 class RankLedger:
     """A rank's ledger: the starts of this run, what is wrong with it, and what could not be checked."""
 
@@ -62,7 +62,7 @@ class RankLedger:
         return sum((one.spending for one in chosen), Counter[ReleaseEvent]())
 
 
-@dataclass(frozen=True)
+@frozen
 class Roster:
     """The ranks' public keys, if the run had any; `why` says why there are none."""
 

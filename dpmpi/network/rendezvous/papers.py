@@ -6,8 +6,8 @@ import hashlib
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from dpmpi.core.frozen import frozen
 from dpmpi.crypto.keys import Identity, Roster, Session
 from dpmpi.crypto.signatures import check_signature
 from dpmpi.errors import ConfigError, ProtocolError, SealBroken
@@ -18,7 +18,7 @@ LONGEST_TEXT = 500
 _ADDRESS = re.compile(r"tcp://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]\s]+)):(?P<port>\d{1,5})")
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """Where a rank sits: its number, the ranks of its party, and the ranks of the run."""
 
@@ -36,7 +36,7 @@ class Place:
             )
 
 
-@dataclass(frozen=True)
+@frozen
 class Papers:
     """What a rank shows and expects to see: its identity, the roster with its names, the digest of its settings."""
 
@@ -68,7 +68,7 @@ class Papers:
         return True
 
 
-@dataclass(frozen=True)
+@frozen
 class Patience:
     """How many seconds a rank waits for the others."""
 

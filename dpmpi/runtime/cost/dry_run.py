@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
 
 from dpmpi.core import Array, Integers
+from dpmpi.core.frozen import frozen
 from dpmpi.network.schedule import BLOCK_ROUNDS, SampledSchedule
 
 PASSES = 32
@@ -29,7 +29,7 @@ MEETINGS = 100_000
 """Those that are rehearsed of sampled edges, together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hosts:
     """The machines: how many ranks on each, one after the other, and how many cores for them."""
 

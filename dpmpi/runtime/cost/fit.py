@@ -24,7 +24,6 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ import numpy as np
 
 from dpmpi.core import Array, Sampling
 from dpmpi.core.files import user_path, write_file
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.runtime.cost.dry_run import Hosts
 
@@ -42,7 +42,7 @@ FIGURES = (*SURROUNDINGS, *TIMED, "seconds", "core_seconds")
 """What a row of measurements holds: its surroundings, the exchange, what was computed, and how long it took."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """The constants of (1) and (2)."""
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from dpmpi.core import Array
+from dpmpi.core.frozen import frozen
 from dpmpi.crypto.mask_graph import circulant
 from dpmpi.errors import ConfigError
 from dpmpi.network.graph import Graph, make_graph
@@ -38,7 +38,7 @@ MOST_EDGES = 200_000
 """Larger graphs are not made for a prediction."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pattern:
     """Who sends how much to whom in a run."""
 
@@ -119,7 +119,7 @@ class Pattern:
         return abs(there[0] / ranks - here[0] / self.ranks) <= 0.1 * here[0] / self.ranks
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Link:
     """What lies between hosts that are far apart: b bytes to each of d peers take latency + d b / bandwidth."""
 

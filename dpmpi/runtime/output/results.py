@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from dpmpi.core import Array
 from dpmpi.core.files import read_toml
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, DataError, DpmpiError
 from dpmpi.runtime.output.directory import nearest_run
 from dpmpi.runtime.output.process_figures import merged
@@ -51,7 +51,7 @@ COLUMNS = (
 """Key of summary.json, heading and format of the columns of a results table."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Spread:
     """How repetitions become three numbers: names of the low, the middle and the high one, and how they are found."""
 
@@ -86,7 +86,7 @@ QUANTILES = Spread("q10", "median", "q90", ("medians", "10% to 90% quantiles"), 
 RANGE = Spread("smallest", "mean", "largest", ("means", "smallest to largest"), _mean_and_range)
 
 
-@dataclass(frozen=True)
+@frozen
 class Waits:
     """When a rank waited for whom: `buckets[k]` are seconds by peer, from `started + k width` on, for `width` seconds.
 
@@ -99,7 +99,7 @@ class Waits:
     buckets: tuple[dict[int, float], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """A finished run: its summary, its settings, and its evaluations as one array per figure (NaN where there is none).
 
@@ -128,7 +128,7 @@ class Run:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """The repetitions of one series at one point of its grid; of plain runs, with all their settings as the grid."""
 
@@ -138,7 +138,7 @@ class Group:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class SweepResult:
     """A sweep's index (sweep.json) and the runs that are done."""
 

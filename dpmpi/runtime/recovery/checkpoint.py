@@ -19,10 +19,11 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from dpmpi.core.files import write_file
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import CheckpointError
 from dpmpi.network.channel import Transport
 from dpmpi.network.collective import on_all_ranks
@@ -34,7 +35,7 @@ LARGEST_FILE = 1 << 34
 _NAME = re.compile(r"rank-(\d+)-(\d+)\.state")
 
 
-@dataclass(frozen=True)
+@frozen
 class Manifest:
     """Which run the checkpoints of a directory belong to, and the last round that all ranks are known to have."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@frozen
 class Interval:
     """How often to checkpoint: every N rounds, or every N seconds."""
 

@@ -15,13 +15,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpmpi.core import Draws
+from dpmpi.core.frozen import frozen
 from dpmpi.errors import CheckpointError, shown
 from dpmpi.privacy.random_weights import RealisedLosses
 from dpmpi.runtime.engine import Seat
@@ -31,7 +32,7 @@ TYPES = ("<f8", "<i8")
 """The numbers that a state may consist of."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """One agent after a round. `facts` is JSON-ready and says which run, rank and shard it belongs to."""
 
