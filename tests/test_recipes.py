@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import dpmpi
-from dpmpi.runtime.flags import make_parser
+from dpmpi.runtime.flag_parser import make_parser
 
 ROOT = Path(dpmpi.__file__).parents[1]
 CONTAINERFILE = ROOT / "launch/Containerfile"

@@ -23,7 +23,7 @@ from dpmpi.data.table_schema import read_table_schema, to_table_schema
 from dpmpi.errors import ConfigError
 from dpmpi.problem.losses import MEAN, parse_loss
 from dpmpi.problem.task import Declared, TaskKind
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 
 
 def main(argv: Sequence[str]) -> int:

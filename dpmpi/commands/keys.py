@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpmpi.crypto.keys import key_name, make_identities, make_identity
 from dpmpi.errors import ConfigError
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,7 +20,8 @@ from dpmpi.runtime.cost.fit import CONSTANTS, Fit, load
 from dpmpi.runtime.cost.model import Link, pattern_of, seconds, sizes
 from dpmpi.runtime.curious import curious_figures, parse_curious
 from dpmpi.runtime.expectation import expected
-from dpmpi.runtime.flags import from_values, make_parser, named_plugins
+from dpmpi.runtime.flag_parser import make_parser, named_plugins
+from dpmpi.runtime.flags import from_values
 from dpmpi.runtime.held_out import evaluation_levels
 from dpmpi.runtime.options import flag_of
 from dpmpi.runtime.plan import Plan, make_plan, noise_levels

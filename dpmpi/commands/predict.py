@@ -28,7 +28,7 @@ from dpmpi.errors import ConfigError, DataError
 from dpmpi.model import Model
 from dpmpi.model.metrics import metrics
 from dpmpi.problem.rows import Csr, Rows
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 
 EPILOG = """\
 examples:

@@ -13,7 +13,7 @@ from dpmpi.core.files import check_output
 from dpmpi.errors import ConfigError
 from dpmpi.model import Model
 from dpmpi.model.coefficients import HEADINGS, by_size, cells
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 
 MOST = 40
 

@@ -2,46 +2,130 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dpmpi.core import Method
 from dpmpi.core.files import parse_toml, read_toml
 from dpmpi.core.tables import TomlTable
-from dpmpi.errors import ConfigError, nearest, shown
+from dpmpi.errors import ConfigError, shown
 from dpmpi.runtime.config import Config, config_fields
-from dpmpi.runtime.options import AUTO, check_size, flag_of, hyperfields
+from dpmpi.runtime.options import AUTO, check_size, hyperfields
 from dpmpi.runtime.plugins import KINDS, methods, resolve
 from dpmpi.runtime.settings import Settings
 
-EXAMPLES = """\
-examples:
-  dpmpi run -n 20 --epsilon 1                    starts mpirun itself; -n, and --launcher COMMAND, come first
-  mpirun -n 20 python -m dpmpi.run --data libsvm:a9a.bz2 --loss logistic --epsilon 1 --out runs/demo
-  mpirun -n 20 python -m dpmpi.run --config runs/demo/config.toml --rounds 100
-  mpirun -n 20 python -m dpmpi.run --resume runs/demo
-  python -m dpmpi.run --loopback 20 --algorithm dda --rounds 200 --out runs/try
-"""
-
+PLUGIN_FIELDS = ("plugin", "plugin_digest")
+"""Fields that are given more than once."""
+NAMED = ("algorithm", "loss", "penalty", "config")
+"""Flags that say which method's hyperparameters are flags, besides the plug-ins."""
 RETIRED = ("adversary",)
 """Keys of older config.toml files that changed nothing: they are read and left out."""
 
 
 def flags_of(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the flags of `dpmpi.run` that were given; raise `ConfigError`."""
-    plugins, algorithm = _asked(argv)
-    program = "mpirun -n RANKS python -m dpmpi.run"
-    try:  # most flags are those of the method that is asked for: to know no others is faster
-        only = None if {"-h", "--help"} & {*argv} else algorithm
-        given = vars(make_parser(program, EXAMPLES, plugins, only=only, resumable=True).parse_args(argv))
-    except ConfigError:
-        given = vars(make_parser(program, EXAMPLES, plugins, resumable=True).parse_args(argv))
+    """Return the flags of `dpmpi.run` that were given; raise `ConfigError`.
+
+    Every rank reads them. Flags as they should be are read here; help and mistakes are argparse's, which takes longer
+    to import than all this to run.
+    """
+    given = read_plainly(argv)
+    if given is None:
+        from dpmpi.runtime.flag_parser import parse_flags  # noqa: PLC0415
+
+        given = parse_flags(argv)
     if "resume" in given and "config" in given:
         raise ConfigError("--resume goes on with the run's own settings: leave --config out")
     return given
+
+
+def read_plainly(argv: Sequence[str]) -> dict[str, Any] | None:
+    """Return the flags that were given; None if there is one that argparse should look at."""
+    switches = _switches()
+    pairs = _pairs(argv, switches)
+    if pairs is None:
+        return None
+    named: dict[str, Any] = {flag: text for flag, text in pairs if flag in NAMED}
+    for name in PLUGIN_FIELDS:
+        if found := [text for flag, text in pairs if _field(flag) == name]:
+            named[name] = found
+    readers = _readers(*asked(named))
+    given: dict[str, Any] = {}
+    for flag, text in pairs:
+        if text is None:
+            name, value = switches[flag]
+        elif flag not in readers:
+            return None
+        else:
+            name, read = readers[flag]
+            try:
+                value = read(text)
+            except (TypeError, ValueError):
+                return None
+        given[name] = [*given.get(name, []), value] if name in PLUGIN_FIELDS else value
+    return given
+
+
+def _pairs(argv: Sequence[str], switches: Collection[str]) -> list[tuple[str, str | None]] | None:
+    """Return each flag, without its dashes, and its text, None for a switch; None for what is not plainly that."""
+    pairs: list[tuple[str, str | None]] = []
+    words = iter(argv)
+    for word in words:
+        flag, equals, text = word[2:].partition("=")
+        if not word.startswith("--") or (equals and (flag in switches or text in ("", "--"))):
+            return None
+        if flag in switches:
+            pairs.append((flag, None))
+            continue
+        if not equals:
+            text = next(words, "-")
+            if text.startswith("-"):
+                return None
+        pairs.append((flag, text))
+    return pairs
+
+
+def _switches() -> dict[str, tuple[str, Any]]:
+    """Return flag -> (field, value) for the flags that take no text."""
+    switches: dict[str, tuple[str, Any]] = {"no-evaluate": ("evaluate", "0")}
+    for f in config_fields():
+        if f.metadata["kind"] is bool:
+            flag = f.name.replace("_", "-")
+            switches |= {flag: (f.name, True), f"no-{flag}": (f.name, False)}
+    return switches
+
+
+def _readers(plugins: Sequence[str], algorithm: str) -> dict[str, tuple[str, Callable[[str], Any]]]:
+    """Return flag -> (field, what reads its text) for the other flags, of one method if it is known."""
+    known = narrowed(plugins, algorithm)
+    derived = derived_names(known)
+    kinds: dict[str, Any] = {"config": str, "resume": str}
+    kinds |= {f.name: str if f.metadata["kind"] is tuple else f.metadata["kind"] for f in config_fields()}
+    kinds |= {name: hint for name, (hint, _) in hyperparameters(known).items()}
+    readers = {}
+    for name, kind in kinds.items():
+        read = _one_of(get_args(kind)) if get_origin(kind) is Literal else or_auto(kind) if name in derived else kind
+        readers[name.replace("_", "-")] = (name, read)
+    return readers
+
+
+def _one_of(words: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+def or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the type of a flag that takes `auto`, which is None, or what `kind` takes."""
+
+    def read(text: str) -> Any:
+        return None if text == AUTO else kind(text)
+
+    read.__name__ = kind.__name__  # argparse names it in its messages
+    return read
 
 
 def parse(argv: Sequence[str]) -> Config:
@@ -70,24 +154,13 @@ def from_text(text: str, where: Path, given: dict[str, Any]) -> Config:
     return _completed(parse_toml(text, str(where)), where, given)
 
 
-def named_plugins(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the digests of the plug-ins that a command line asks for, loaded: their hyperparameters are flags."""
-    return _asked(argv)[0]
-
-
-def _asked(argv: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the digests of the plug-ins that a command line asks for, loaded, and the name of the method."""
-    first = Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    for name in ("plugin", "plugin_digest"):
-        first.add_argument(flag_of(name), action="append")
-    for name in ("algorithm", "loss", "penalty", "config"):
-        first.add_argument(flag_of(name))
-    given = vars(first.parse_known_args(argv)[0])
-    path = given.pop("config", None)
+def asked(named: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """Return the digests of the plug-ins that flags ask for, loaded, and the name of the method."""
+    path = named.pop("config", None)
     content = {} if path is None else read_toml(Path(path), "the configuration")
-    if "plugin" in given:
+    if "plugin" in named:
         content.pop("plugin-digest", None)
-    return tuple(_with_plugins(content, path, given)["plugin_digest"]), _method_name(content, given)
+    return tuple(_with_plugins(content, path, named)["plugin_digest"]), _method_name(content, named)
 
 
 def _method_name(content: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -97,9 +170,9 @@ def _method_name(content: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 def _with_plugins(content: dict[str, Any], path: Path | str | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings `plugin` and `plugin_digest` of a file and of flags, loaded."""
-    keys = ("plugin", "plugin_digest", "algorithm", "loss", "penalty")
+    keys = (*PLUGIN_FIELDS, *NAMED[:3])
     values = {_field(key): value for key, value in content.items() if _field(key) in keys}
-    for key in keys[:2]:
+    for key in PLUGIN_FIELDS:
         values[key] = tuple(given[key]) if key in given else _texts(values.get(key, ()), key, path)
     names = (given.get(key, values.get(key)) for key in keys[2:])
     asked = (name if isinstance(name, str) and name != AUTO else None for name in names)
@@ -157,80 +230,6 @@ def _completed(content: dict[str, Any], path: Path | str | None, given: dict[str
     return config
 
 
-def make_parser(
-    program: str, epilog: str, plugins: Sequence[str] = (), *, only: str | None = None, resumable: bool = False
-) -> argparse.ArgumentParser:
-    """Return the parser of the flags of a run; only flags that were given appear in the result.
-
-    `plugins` are the digests of plug-ins whose hyperparameters are flags, too; `only` names the one method whose
-    hyperparameters are.
-    """
-    parser = Parser(
-        prog=program,
-        usage=f"{program} [flags]",
-        epilog=epilog,
-        allow_abbrev=False,
-        argument_default=argparse.SUPPRESS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Train a model over data that stays where it is; every rank is one agent.",
-    )
-    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file; flags win")
-    if resumable:
-        parser.add_argument("--resume", metavar="RUN", help="go on with a run that was interrupted, with its settings")
-    for f in config_fields():
-        known = AUTO if f.metadata.get("auto") else f.default
-        default = "" if known is None else f" (default: {known})"
-        text = f.metadata["help"].replace("%", "%%") + default
-        if f.metadata["kind"] is bool:
-            parser.add_argument(flag_of(f.name), action=argparse.BooleanOptionalAction, help=text)
-        elif f.metadata["kind"] is tuple:
-            metavar = f.metadata["metavar"]
-            parser.add_argument(flag_of(f.name), action="append", metavar=metavar, help=f.metadata["help"])
-        else:
-            kind = _or_auto(f.metadata["kind"]) if f.metadata.get("auto") else f.metadata["kind"]
-            parser.add_argument(flag_of(f.name), type=kind, metavar=f.metadata["metavar"], help=text)
-    parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const="0", help=argparse.SUPPRESS)
-    group = parser.add_argument_group("hyperparameters of the algorithms")
-    known = _narrowed(plugins, only)
-    derived = _derived_names(known)
-    for name, (hint, text) in sorted(_hyperparameters(known).items()):
-        choices = get_args(hint) if get_origin(hint) is Literal else None
-        kind = str if choices else _or_auto(hint) if name in derived else hint
-        group.add_argument(flag_of(name), type=kind, choices=choices, help=text.replace("%", "%%"), metavar="X")
-    return parser
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises `ConfigError` instead of printing its usage."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse `--flag=--`, of which argparse makes an empty list."""
-        words = sys.argv[1:] if args is None else list(args)
-        for word in words:
-            if word.startswith("--") and word.endswith("=--"):
-                self.error(f"argument {word.partition('=')[0]}: expected a value, got --")
-        return super().parse_known_args(words, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Report as we report everything: one line, no usage text."""
-        if message.startswith("unrecognized arguments: "):
-            unknown = message.removeprefix("unrecognized arguments: ").split(" ")[0][:80]
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            near, unknown = nearest(unknown.split("=")[0], flags), unknown if unknown.isprintable() else repr(unknown)
-            message = f"unknown flag {unknown}{near}; --help lists the flags"
-        raise ConfigError(message if len(message) <= 600 else f"{message[:600]}...")
-
-
-def _or_auto(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the type of a flag that takes `auto`, which is None, or what `kind` takes."""
-
-    def convert(text: str) -> Any:
-        return None if text == AUTO else kind(text)
-
-    convert.__name__ = kind.__name__  # argparse names it in its messages
-    return convert
-
-
 _known_types: dict[type[Method], dict[str, Any]] = {}
 
 
@@ -241,13 +240,13 @@ def _types(cls: type[Method]) -> dict[str, Any]:
     return _known_types[cls]
 
 
-def _narrowed(plugins: Sequence[str], only: str | None) -> Mapping[str, type[Method]]:
+def narrowed(plugins: Sequence[str], only: str | None) -> Mapping[str, type[Method]]:
     """Return the methods, or the one that is asked for; plug-ins are held against all methods."""
     known = methods(plugins)
     return {only: known[only]} if only is not None and only in known and not plugins else known
 
 
-def _derived_names(known: Mapping[str, type[Method]]) -> set[str]:
+def derived_names(known: Mapping[str, type[Method]]) -> set[str]:
     """Return the names of settings that take `auto` for None."""
     names = {f.name for f in config_fields() if f.metadata.get("auto")}
     for cls in known.values():
@@ -256,7 +255,7 @@ def _derived_names(known: Mapping[str, type[Method]]) -> set[str]:
     return names
 
 
-def _hyperparameters(known: Mapping[str, type[Method]]) -> dict[str, tuple[Any, str]]:
+def hyperparameters(known: Mapping[str, type[Method]]) -> dict[str, tuple[Any, str]]:
     """Return name -> (type, help) over all algorithms: what the flag means to which of them, with which default."""
     taken = {f.name for f in config_fields()} | {"config", "resume", "options"}
     hints: dict[str, Any] = {}
@@ -283,16 +282,16 @@ def _hyperparameters(known: Mapping[str, type[Method]]) -> dict[str, tuple[Any, 
 def _values(content: dict[str, Any], path: Path, plugins: Sequence[str], algorithm: str) -> dict[str, Any]:
     """Return the settings of a TOML file by field, as their types; raise `ConfigError` for unknown keys."""
     dashed = {key.replace("_", "-"): value for key, value in content.items()}
-    known = _narrowed(plugins, algorithm)
+    known = narrowed(plugins, algorithm)
     kinds = _kinds(known)
     if not {*dashed} <= {*kinds, *RETIRED}:
-        known = _narrowed(plugins, None)
+        known = narrowed(plugins, None)
         kinds = _kinds(known)
     table = TomlTable(
         {key: _as_text(value) if kinds.get(key) is str else value for key, value in dashed.items()}, str(path)
     )
     table.only(*kinds, *RETIRED)
-    derived = {name.replace("_", "-") for name in _derived_names(known)}
+    derived = {name.replace("_", "-") for name in derived_names(known)}
     return {
         key.replace("-", "_"): None if key in derived and value == AUTO else table.get(key, kinds[key])
         for key, value in dashed.items()
@@ -303,7 +302,7 @@ def _values(content: dict[str, Any], path: Path, plugins: Sequence[str], algorit
 def _kinds(known: Mapping[str, type[Method]]) -> dict[str, Any]:
     """Return the type of every key of a TOML file, the words of those that choose among some."""
     hints = {f.name: f.metadata["kind"] for f in config_fields()}
-    hints |= {name: hint for name, (hint, _) in _hyperparameters(known).items()}
+    hints |= {name: hint for name, (hint, _) in hyperparameters(known).items()}
     return {name.replace("_", "-"): get_args(h) if get_origin(h) is Literal else h for name, h in hints.items()}
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dpmpi.algorithms import ALGORITHMS
 from dpmpi.errors import DpmpiError
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.flags import from_values, make_parser, parse
+from dpmpi.runtime.flag_parser import make_parser
+from dpmpi.runtime.flags import from_values, parse
 from dpmpi.runtime.settings import Settings
 
 VALID = [

@@ -22,7 +22,7 @@ from dpmpi.commands.audit.listening import VICTIM
 from dpmpi.commands.audit.picture import draw
 from dpmpi.network.transport import open_transport
 from dpmpi.runtime.failure import Place, end_run
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 from dpmpi.runtime.output.console import say
 
 EXAMPLES = """\

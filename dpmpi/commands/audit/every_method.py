@@ -18,7 +18,7 @@ from dpmpi.commands.audit.laboratory import Laboratory
 from dpmpi.commands.audit.listening import VICTIM
 from dpmpi.errors import ConfigError
 from dpmpi.network.transport.loopback import LoopbackTransport
-from dpmpi.runtime.flags import named_plugins
+from dpmpi.runtime.flag_parser import named_plugins
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.plugins import methods
 

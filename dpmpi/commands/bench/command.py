@@ -53,7 +53,7 @@ from dpmpi.network.collective import on_first_rank
 from dpmpi.network.launcher import RANK_VARIABLES, Launcher, usable_cores
 from dpmpi.network.transport.mpi import open_world
 from dpmpi.runtime.cost.timing import fit_here
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 from dpmpi.runtime.plugins import resolve
 
 DIMENSIONS = "100,2000,47236"

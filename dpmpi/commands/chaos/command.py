@@ -40,7 +40,8 @@ from dpmpi.core.files import write_file
 from dpmpi.errors import INTERRUPTED, ConfigError, interrupt
 from dpmpi.network.launcher import Launcher
 from dpmpi.rng import public_generator
-from dpmpi.runtime.flags import Parser, flags_of, parse
+from dpmpi.runtime.flag_parser import Parser
+from dpmpi.runtime.flags import flags_of, parse
 from dpmpi.runtime.output.progress import RunsLine
 from dpmpi.runtime.settings import Settings
 

@@ -16,7 +16,8 @@ from dpmpi.errors import ConfigError, nearest
 from dpmpi.network.meeting_point import check_meeting_point
 from dpmpi.network.rendezvous.papers import Papers, Patience, Place
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.flags import Parser, flags_of, from_text, from_values
+from dpmpi.runtime.flag_parser import Parser
+from dpmpi.runtime.flags import flags_of, from_text, from_values
 from dpmpi.runtime.output.directory import settings_of_run
 
 EXAMPLES = """\

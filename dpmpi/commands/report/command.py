@@ -17,7 +17,7 @@ from dpmpi.commands.report.drawing import Plots, need_matplotlib
 from dpmpi.commands.report.page import Section
 from dpmpi.commands.sweep.file import Plot
 from dpmpi.errors import ConfigError, DataError, DpmpiError, shown
-from dpmpi.runtime.flags import Parser
+from dpmpi.runtime.flag_parser import Parser
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.results import Run, SweepResult, group_runs, read_run, read_sweep_directory
 

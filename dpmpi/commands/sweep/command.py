@@ -25,7 +25,8 @@ from dpmpi.commands.sweep.runs import SweepRun, make_runs
 from dpmpi.core.files import write_file
 from dpmpi.errors import INTERRUPTED, ConfigError, DpmpiError, interrupt, nearest
 from dpmpi.network.launcher import Launcher
-from dpmpi.runtime.flags import Parser, from_values
+from dpmpi.runtime.flag_parser import Parser
+from dpmpi.runtime.flags import from_values
 from dpmpi.runtime.output.console import say
 from dpmpi.runtime.output.progress import RunsLine
 from dpmpi.runtime.output.results import read_sweep_directory, text_table

@@ -17,7 +17,8 @@ from dpmpi.commands.sweep.file import FROM_OPTIMUM, Series, Settings, Sweep, Val
 from dpmpi.errors import ConfigError, shown
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.evaluating import Evaluating
-from dpmpi.runtime.flags import from_values, make_parser, named_plugins
+from dpmpi.runtime.flag_parser import make_parser, named_plugins
+from dpmpi.runtime.flags import from_values
 from dpmpi.runtime.settings import Settings as RunSettings
 
 

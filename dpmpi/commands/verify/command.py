@@ -43,7 +43,8 @@ from dpmpi.privacy.replay import Bounds, replay
 from dpmpi.privacy.spending import charged_to
 from dpmpi.runtime.budget import ledger_file
 from dpmpi.runtime.config import Config
-from dpmpi.runtime.flags import Parser, from_text
+from dpmpi.runtime.flag_parser import Parser
+from dpmpi.runtime.flags import from_text
 from dpmpi.runtime.output.directory import RunDirectory, nearest_run
 from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.settings import Settings
