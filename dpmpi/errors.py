@@ -20,7 +20,6 @@ with exit code 2, the others, if nothing is said above, with exit code 1.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from types import FrameType
 
@@ -35,6 +34,8 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def nearest(word: object, known: Iterable[str]) -> str:
     """Return ` (did you mean X?)` for an error message if one of the known words is close, else nothing."""
+    import difflib  # noqa: PLC0415 - where nothing is wrong, nobody needs it
+
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ def writing(
     a file. `error`: raise this, in one line, in place of an `OSError`.
     """
     mode = 0o600 if private else 0o666
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     try:
         with suppress(FileExistsError):  # or, if it is not a folder, opening says so
             path.parent.mkdir(mode=0o700 if private else 0o777, parents=True)
