@@ -101,8 +101,8 @@ def test_a_durable_file_is_synced_before_it_has_its_name_and_its_folder_after(tm
 
 
 def test_what_a_killed_writer_left_is_no_obstacle_and_not_reused(tmp_path, monkeypatch):
-    tokens = iter(["00000000", "11111111"])
-    monkeypatch.setattr("secrets.token_hex", lambda _: next(tokens))
+    tokens = iter([bytes(4), b"\x11" * 4])
+    monkeypatch.setattr("os.urandom", lambda _: next(tokens))
     left = tmp_path / ".file.00000000.part"
     left.write_text("of another")
     with pytest.raises(FileExistsError):
