@@ -14,7 +14,10 @@ Secret sharing modulo p needs p > 2 |sum|, not p > |sum| as in Appendix A of [XY
 
 Integers below 2^51 are read off the bits of a sum that rounds to them, without casts:
 
-    k(x) = bits(1.5 * 2^52 + 2^f x) - bits(1.5 * 2^52),   if |2^f x| < 2^51                                  (4)
+    k(x) = bits(x + M) - bits(M),   M = 1.5 * 2^(52-f),   if |2^f x| < 2^51                                  (4)
+
+since numbers from 2^(52-f) to 2^(53-f) are 2^-f apart. Where masks are added next they take bits(M) away, too, so that
+an encoding is one sum of real and one of integer vectors.
 
 [XYD] Xiao, Ye, Devadas. Local differential privacy in decentralized optimization. arXiv:1902.06101, 2019.
 """
@@ -32,37 +35,68 @@ from dpmpi.rng import Words
 
 WORD_BITS = 64
 _LIMIT = 1 << (WORD_BITS - 1)
-_MAGIC = 1.5 * 2.0**52
-_MAGIC_BITS = np.float64(_MAGIC).view(np.uint64)
 
 
-def encode(x: Array, clip: float, bits: int, out: Words, *, strict: bool = False) -> None:
-    """Write (1) to `out`, which also serves as the scratch. Raise `DataError` if a value is not finite.
+class FixedPoint:
+    """Encodes values of at most `clip` with `bits` fractional bits, and decodes their sums."""
 
-    `strict` refuses values beyond the clip too, instead of clipping them.
+    __slots__ = ("_bits", "_clip", "_raise", "_small", "_square", "offset")
+
+    def __init__(self, clip: float, bits: int) -> None:
+        if not (clip > 0.0 and 0 <= bits < WORD_BITS and clip * 2.0**bits < _LIMIT):  # written so that NaN fails
+            raise ValueError(
+                f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, found clip {clip!r}, bits {bits}"
+            )
+        self._clip, self._bits = clip, bits
+        self._square = 0.25 * clip * clip
+        self._small = min(self._square, 4.0 ** (50 - bits))
+        """Vectors whose squares add up to less have integers below 2^51, for (4)."""
+        self._raise: Array = np.array(1.5 * 2.0 ** (52 - bits))
+        self.offset: Words = self._raise.view(np.uint64)
+        """bits(M) of (4), without axes: numpy makes such an array of every number that it meets."""
+
+    def encode(self, x: Array, out: Words, *, strict: bool = False) -> None:
+        """Write (1) to `out`, which also serves as the scratch. Raise `DataError` if a value is not finite.
+
+        `strict` refuses values beyond the clip too, instead of clipping them.
+        """
+        self.encode_raised(x, out.view(np.float64), strict=strict)
+        np.subtract(out, self.offset, out)
+
+    def encode_raised(self, x: Array, out: Array, *, strict: bool = False) -> None:
+        """Write numbers to `out` whose bits are (1) and `offset` on top, as `encode` does."""
+        square = np.vdot(x, x)  # unlike `dot` without a warning
+        if square < self._small:
+            np.add(x, self._raise, out)  # (4)
+            return
+        clip = self._clip
+        if not square < self._square:  # clears almost every vector at once, without a word of overflow
+            low, high = float(x.min()), float(x.max())
+            if not (math.isfinite(low) and math.isfinite(high)):  # minimum and maximum pass a NaN on
+                found = low if not math.isfinite(low) else high
+                raise _unfit(f"expected finite values to share, found {found}: the iterates diverge, use smaller steps")
+            if strict and max(high, -low) > clip:  # what it was is a function of the records, and others read this
+                expected = f"expected values below {clip:.3g} in a shared sum"
+                raise _unfit(f"{expected}, found a larger one: use fewer --share-bits")
+            x = np.clip(x, -clip, clip, out=out)
+        np.multiply(x, 2.0**self._bits, out)
+        np.rint(out, out)
+        words = out.view(np.uint64)
+        words.view(np.int64)[...] = out  # as np.copyto, which takes twice the steps
+        np.add(words, self.offset, words)
+
+    def scale(self, factor: float = 1.0) -> Array:
+        """Return what `decode` multiplies by, for sums times a factor."""
+        return np.array(2.0**-self._bits * factor)
+
+
+def decode(words: Words, scale: Array, out: Array) -> None:
+    """Write (2) to `out`, times the factor of the scale: exact below 2^53 steps, else the nearest to the exact value.
+
+    `words` may be seen as signed already, which takes numpy as long as to add a short vector.
     """
-    if not (clip > 0.0 and 0 <= bits < WORD_BITS and clip * 2.0**bits < _LIMIT):  # written so that NaN fails
-        raise ValueError(
-            f"expected a clip > 0 and bits >= 0 with clip * 2^bits < 2^63, found clip {clip!r}, bits {bits}"
-        )
-    real, square = out.view(np.float64), np.vdot(x, x)
-    if square < min(0.25 * clip * clip, 4.0 ** (50 - bits)):  # then (4) has integers below 2^51
-        np.multiply(x, 2.0**bits, real)
-        np.add(real, _MAGIC, real)  # (4)
-        np.subtract(out, _MAGIC_BITS, out)
-        return
-    if not square < 0.25 * clip * clip:  # clears almost every vector at once, without a word of overflow
-        low, high = float(x.min()), float(x.max())
-        if not (math.isfinite(low) and math.isfinite(high)):  # minimum and maximum pass a NaN on
-            found = low if not math.isfinite(low) else high
-            raise _unfit(f"expected finite values to share, found {found}: the iterates diverge, use smaller steps")
-        if strict and max(high, -low) > clip:  # what it was is a function of the records, and others read this
-            expected = f"expected values below {clip:.3g} in a shared sum"
-            raise _unfit(f"{expected}, found a larger one: use fewer --share-bits")
-        x = np.clip(x, -clip, clip, out=real)
-    np.multiply(x, 2.0**bits, real)
-    np.rint(real, real)
-    out.view(np.int64)[...] = real  # as np.copyto, which takes twice the steps
+    out[...] = words.view(f"i{words.itemsize}") if words.dtype.kind == "u" else words  # a product would cast slowly
+    np.multiply(out, scale, out)
 
 
 def _unfit(text: str) -> DataError:
@@ -70,12 +104,6 @@ def _unfit(text: str) -> DataError:
     error = DataError(text)
     error.public = True
     return error
-
-
-def decode(words: Words, bits: int, out: Array) -> None:
-    """Write (2) to `out`: exact below 2^53 steps, else the float64 nearest to the exact value."""
-    out[...] = words.view(f"i{words.itemsize}")  # before the product, which would cast by way of a buffer
-    np.multiply(out, 2.0**-bits, out)
 
 
 def check_capacity(n: int, clip: float, bits: int, noise_tail: float = 0.0, word: int = WORD_BITS) -> None:

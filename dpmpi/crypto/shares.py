@@ -65,7 +65,7 @@ class PairwiseMasks:
     that draws ahead and one that does not say vectors whose masks cancel.
     """
 
-    __slots__ = ("_ahead", "_keystream", "_left", "_peers", "_secrets", "_stretch", "_used", "_zeros", "rank")
+    __slots__ = ("_ahead", "_keystream", "_left", "_peers", "_secrets", "_start", "_stretch", "_used", "_zeros", "rank")
 
     def __init__(self, rank: int, secrets: Mapping[int, bytes]) -> None:
         if rank in secrets or not secrets:
@@ -73,6 +73,7 @@ class PairwiseMasks:
         if any(len(secret) != 32 for secret in secrets.values()) or len(set(secrets.values())) != len(secrets):
             raise ValueError("expected different secrets of 32 bytes, found others")
         self.rank = rank
+        self._start = 0
         self._secrets = dict(sorted(secrets.items()))
         self._peers: list[tuple[np.ufunc, Any]] = []
         self._stretch = self._left = 0
@@ -82,18 +83,31 @@ class PairwiseMasks:
         """Masks that were drawn ahead, of which the first `_used` are used up."""
         self._used = 0
 
-    def add(self, vector: Words) -> None:
-        """Add the next masks to `vector`, in place. All ranks come here with vectors of the same lengths in turn."""
+    def take_away(self, offset: int) -> None:
+        """Take this number away from every word from now on, in the same addition; nothing was drawn ahead yet."""
+        self._start = -offset % (1 << 64)
+
+    def add(self, vector: Words, out: Words | None = None) -> None:
+        """Add the next masks to `vector`, in place or to `out`.
+
+        All ranks come here with vectors of the same lengths in turn.
+        """
+        out = vector if out is None else out
+        ready = self._ahead[self._used : self._used + len(vector)]
+        count = len(ready)
+        if vector.shape == ready.shape and vector.dtype is ready.dtype:
+            self._used += count
+            np.add(vector, ready, out)
+            return
         if vector.dtype not in (np.uint64, np.uint32) or vector.ndim != 1:
             raise ValueError(f"expected a vector of unsigned words, found {vector.dtype} of shape {vector.shape}")
-        ready = self._ahead[self._used : self._used + len(vector)]
-        if len(ready):
-            if vector.dtype != ready.dtype:
-                raise ValueError(f"expected {ready.dtype} in all vectors, found {vector.dtype}")
-            self._used += len(ready)
-            first = vector[: len(ready)]
-            np.add(first, ready, first)
-        self._draw(vector[len(ready) :])
+        if count and vector.dtype != ready.dtype:
+            raise ValueError(f"expected {ready.dtype} in all vectors, found {vector.dtype}")
+        self._used += count
+        if count:
+            np.add(vector[:count], ready, out[:count])
+        np.add(vector[count:], self._first(vector.dtype), out[count:])
+        self._draw(out[count:])
         if self._used == len(self._ahead) < len(vector):  # the next vectors are likely to be as long
             self._used = len(vector) * max(1, _PIECE // len(vector))
             self._ahead = np.empty(self._used, vector.dtype)
@@ -104,9 +118,13 @@ class PairwiseMasks:
         Short ones are drawn for several vectors at once: where ranks share a core, each comes back to a cold cache.
         """
         if self._used == len(self._ahead):
-            self._ahead.fill(0)
+            self._ahead.fill(self._first(self._ahead.dtype))
             self._draw(self._ahead)
             self._used = 0
+
+    def _first(self, words: Any) -> Any:
+        """Return what masks begin with, as a word of this type: the offset's negative."""
+        return words.type(self._start % (1 << 8 * words.itemsize))
 
     def _draw(self, vector: Words) -> None:
         """Add the next masks of the keystreams to `vector`."""

@@ -100,9 +100,9 @@ def assemble(
                 plan.method.resume(seat.state)
             seats.append(seat)
 
-    fail_together(transport, take_seats)
     for widest in {max(sigmas), max([*sigmas, *evaluation_sigmas])}:  # evaluations share the room of rounds
         settings.noise.check_room(plan, widest)
+    fail_together(transport, take_seats)
     if plan.held_out is not None:  # raises for noise that a sum has no room for
         plan.held_out.noise.mechanism(max(evaluation_sigmas), bytes(32), plan.held_out.width, plan.ranks)
     ready(settings, run)

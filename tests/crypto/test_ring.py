@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmpi.crypto.ring import check_capacity, decode, encode
+from dpmpi.crypto.ring import FixedPoint, check_capacity, decode
 from dpmpi.errors import ConfigError, DataError
 
 
 def encoded(x, clip, bits):
     out = np.empty(len(x), np.uint64)
-    encode(np.asarray(x, float), clip, bits, out)
+    FixedPoint(clip, bits).encode(np.asarray(x, float), out)
     return out
 
 
 def decoded(words, bits):
     out = np.empty(len(words))
-    decode(words, bits, out)
+    decode(words, np.array(2.0**-bits), out)
     return out.tolist()
 
 
@@ -77,10 +77,11 @@ def test_the_rounding_bound_is_attained():
 
 def test_encoding_uses_no_vector_but_its_output():
     x, out = np.linspace(-2, 2, 100_000), np.empty(100_000, np.uint64)
-    encode(x, 1.0, 40, out)
+    fixed, scale = FixedPoint(1.0, 40), FixedPoint(1.0, 40).scale()
+    fixed.encode(x, out)
     tracemalloc.start()
-    encode(x, 1.0, 40, out)
-    decode(out, 40, x)
+    fixed.encode(x, out)
+    decode(out, scale, x)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
@@ -136,9 +137,9 @@ def test_impossible_capacities_are_refused_in_one_line(setting):
 
 def test_strict_encoding_refuses_what_the_other_clips():
     x, out = np.array([0.5, -3.0]), np.empty(2, np.uint64)
-    encode(x, 3.0, 8, out, strict=True)
+    FixedPoint(3.0, 8).encode(x, out, strict=True)
     assert out.view(np.int64).tolist() == [128, -768]
     with pytest.raises(DataError, match=r"below 2\.9 in a shared sum, found a larger one: use fewer --share-bits"):
-        encode(x, 2.9, 8, out, strict=True)
+        FixedPoint(2.9, 8).encode(x, out, strict=True)
     with pytest.raises(DataError, match="finite"):
-        encode(np.array([np.nan, 0.0]), 3.0, 8, out, strict=True)
+        FixedPoint(3.0, 8).encode(np.array([np.nan, 0.0]), out, strict=True)

@@ -9,7 +9,7 @@ from scipy import stats
 from uniformity import looks_uniform
 
 from dpmpi.crypto import shares
-from dpmpi.crypto.ring import decode, encode
+from dpmpi.crypto.ring import FixedPoint, decode
 from dpmpi.crypto.shares import PairwiseMasks, split
 from dpmpi.rng import PrivateStream, insecure_key
 
@@ -218,9 +218,9 @@ def test_a_sum_of_real_vectors_is_exact_in_both_modes(mode):
     x = np.random.default_rng(1).uniform(-1, 1, (n, m))
     encoded = np.empty((n, m), np.uint64)
     for row, out in zip(x, encoded, strict=True):
-        encode(row, 1.0, bits, out)
+        FixedPoint(1.0, bits).encode(row, out)
     expected = np.empty(m)
-    decode(total(encoded), bits, expected)
+    decode(total(encoded), FixedPoint(1.0, bits).scale(), expected)
     if mode == "full":
         said = np.array([shares_of(row, n, seed) for seed, row in enumerate(encoded)]).sum(axis=0, dtype=np.uint64)
     else:
@@ -228,6 +228,6 @@ def test_a_sum_of_real_vectors_is_exact_in_both_modes(mode):
         for mask, vector in zip(all_masks(n), said, strict=True):
             mask.add(vector)
     answer = np.empty(m)
-    decode(total(said), bits, answer)
+    decode(total(said), FixedPoint(1.0, bits).scale(), answer)
     assert answer.tolist() == expected.tolist()
     assert np.abs(answer - x.sum(axis=0)).max() <= n * 2.0 ** -(bits + 1) + 1e-15

@@ -129,6 +129,7 @@ class Summands:
 
     def __init__(self, inside: Any, bits: int, colludes: bool) -> None:
         self._inside, self._bits, self._colludes = inside, bits, colludes
+        self._scale = np.array(2.0**-bits)
         self.given: list[Array] = []
         self.totals: list[Array] = []
         """The sums, which everybody may know."""
@@ -139,7 +140,7 @@ class Summands:
         self.given.append(summand if self._colludes else np.zeros(summand.size))
         answer = yield from self._inside.serve(request, near, round_)
         self.totals.append(np.empty(summand.size))
-        decode(self._inside.total, self._bits, self.totals[-1])
+        decode(self._inside.total, self._scale, self.totals[-1])
         return answer
 
     def _summand(self, request: Request) -> Array:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dpmpi.core import Array, Hidden, Mix, NeighbourSum, Request, Sum
-from dpmpi.crypto.ring import WORD_BITS, check_capacity, decode, encode
+from dpmpi.crypto.ring import WORD_BITS, FixedPoint, check_capacity, decode
 from dpmpi.crypto.shares import PairwiseMasks, split
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import SHARES_TAG, Channel, ChannelSpec, Neighbourhood, Transport
@@ -47,9 +47,12 @@ class _SharesLink:
         partners: Sequence[int] | None,
     ) -> None:
         self.adder = make_adder(transport, rank, routes, length, wire)
-        self.wide: Words | None = None if wire == "uint64" else np.empty(length, np.uint64)
-        """The summand before it is cut to shorter words."""
+        self.raised: Array = np.empty(length)
+        """The summand, with the offset of its encoding on top."""
+        self.bits: Words = self.raised.view(np.uint64)
+        self.narrow = wire != "uint64"
         self.kept: Words = np.empty(length, wire)
+        self._signed: dict[int, tuple[Words, Any]] = {}
         self.answer: Array = np.empty(length)
         self.real: Array = np.empty(length)
         if partners is not None:
@@ -58,6 +61,13 @@ class _SharesLink:
             self.shares_out = [[one.view(wire)[:length] for one in payloads] for payloads in self.shares.outgoing]
             self.shares_in: list[Words] = [payload.view(wire)[:length] for payload in self.shares.incoming]
             self.split: Words = np.empty((len(partners) + 1, length), wire)
+
+    def signed(self, words: Words) -> Any:
+        """Return words of a buffer that is used again and again, seen as signed integers."""
+        found = self._signed.get(id(words))
+        if found is None:
+            found = self._signed[id(words)] = words, words.view(f"i{words.itemsize}")
+        return found[1]
 
 
 class SharesExchange:
@@ -86,13 +96,15 @@ class SharesExchange:
         self._routes = routes
         self._size = n
         self._peers = tuple(j for j in range(n) if j != rank)
-        self._bits = bits
+        self._fixed = FixedPoint(capacity(n, bits, noise_tail, word), bits)
+        self._scale = self._fixed.scale()
+        self._offset = self._fixed.offset
         self._wire = f"uint{word}"
-        self._limit = capacity(n, bits, noise_tail, word)
         self._hide = hide
+        if isinstance(hide, PairwiseMasks):
+            hide.take_away(int(self._offset))
         self._links: dict[int, _SharesLink] = {}
         self._known: tuple[type[Request], Neighbourhood] | None = None
-        self._factor = 1.0
         self._round = self._hop = 0
         self.total: Words = np.empty(0, np.uint64)
         """The last sum, as integers: everybody may know it."""
@@ -103,20 +115,22 @@ class SharesExchange:
         """Share the request's vector, add up everybody's, return the answer to the request."""
         begin, kind = perf_counter(), type(request)
         if self._known is None or self._known[0] is not kind or self._known[1] is not near:
-            self._factor, self._known = self._check(kind, near), (kind, near)
-        factor = self._factor
+            self._scale, self._known = self._fixed.scale(self._check(kind, near)), (kind, near)
         link = self._link((request.vector.secret if isinstance(request.vector, Hidden) else request.vector.value).size)
         if round_ != self._round:
             self._round, self._hop = round_, 0
         words: Words = link.adder.room()
-        self._encode(request, link, words if link.wide is None else link.wide)
-        if link.wide is not None:
-            np.copyto(words, link.wide, casting="unsafe")  # modulo 2^32
+        self._encode(request, link)
+        bits = link.bits
+        if link.narrow:
+            np.copyto(words, bits, casting="unsafe")  # modulo 2^32, in which the offset is 0
+            bits = words
         if kind is NeighbourSum:
-            link.kept[...] = words
+            np.subtract(bits, self._offset, link.kept, casting="unsafe")
         if isinstance(self._hide, PairwiseMasks):
-            self._hide.add(words)
+            self._hide.add(bits, words)
         else:
+            np.subtract(bits, self._offset, words, casting="unsafe")
             split(words, link.split, self._hide[0])
             for share, out in zip(link.split, link.shares_out[link.shares.flip()], strict=False):
                 out[...] = share
@@ -135,7 +149,7 @@ class SharesExchange:
         words = self.total = link.adder.total
         if kind is NeighbourSum:
             words = np.subtract(words, link.kept, link.kept)
-        answer = self._decode(request, link, words, factor)
+        answer = self._decode(request, link, words)
         self.crypto_seconds[self._rank] += perf_counter() - begin
         return answer
 
@@ -155,31 +169,29 @@ class SharesExchange:
             )
         return link
 
-    def _encode(self, request: Request, link: _SharesLink, out: Words) -> None:
-        """Write the rank's summand to `out`."""
+    def _encode(self, request: Request, link: _SharesLink) -> None:
+        """Write the rank's summand to `link.raised`."""
         plus = request.plus if isinstance(request, Mix) else None
         hidden = plus if isinstance(plus, Hidden) else request.vector if isinstance(request.vector, Hidden) else None
         if hidden is not None:
-            encode(hidden.secret, self._limit, self._bits, out, strict=True)
-            out += hidden.noise.view(np.uint64)
+            self._fixed.encode_raised(hidden.secret, link.raised, strict=True)
+            np.add(link.bits, hidden.noise.view(np.uint64), link.bits)
         elif plus is not None and isinstance(request, Mix):
             np.multiply(plus.value, request.times, out=link.real)
             link.real += request.vector.value
-            encode(link.real, self._limit, self._bits, out, strict=True)
+            self._fixed.encode_raised(link.real, link.raised, strict=True)
         else:
-            encode(request.vector.value, self._limit, self._bits, out, strict=True)
+            self._fixed.encode_raised(request.vector.value, link.raised, strict=True)
 
-    def _decode(self, request: Request, link: _SharesLink, words: Words, factor: float) -> Array:
+    def _decode(self, request: Request, link: _SharesLink, words: Words) -> Array:
         """Return the answer to the request from the sum in `words`."""
         answer: Array = link.answer if request.out is None else request.out
         if isinstance(request, Mix) and isinstance(request.plus, Hidden):
-            decode(words, self._bits, link.real)
-            link.real *= factor * request.times
+            decode(words, self._scale, link.real)
+            link.real *= request.times
             np.add(request.vector.value, link.real, out=answer)  # the same vector on all ranks: its mean is itself
         else:
-            decode(words, self._bits, answer)
-            if factor != 1.0:
-                answer *= factor
+            decode(link.signed(words), self._scale, answer)
         return answer
 
     def _check(self, kind: type[Request], near: Neighbourhood) -> float:
