@@ -26,6 +26,7 @@ whose edges are normal quantiles around the mean score; two records in one bin c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -85,18 +86,21 @@ def ranking(task: Task, scores: Array) -> Array:
     return odds
 
 
-def sums(task: Task, link: str, scores: Array, labels: Array, grid: Array | None = None) -> Sums:
+def sums(
+    task: Task, link: str, scores: Array, labels: Array, grid: Array | None = None, bins: int = RANKING_BINS
+) -> Sums:
     """Return the sums over records that `figures` needs, arrays whose shapes do not depend on the records.
 
-    `grid` has the mean and the standard deviation of each column of `ranking`; without it there are no counts for AUC.
+    `grid` has the mean and the standard deviation of each column of `ranking`; without it there are no counts for AUC,
+    for which all columns together have so many bins.
     """
     with np.errstate(
         over="ignore", invalid="ignore", divide="ignore"
     ):  # a run that diverged has no figures, not an end
-        return _sums(task, link, scores, labels, grid)
+        return _sums(task, link, scores, labels, grid, bins)
 
 
-def _sums(task: Task, link: str, scores: Array, labels: Array, grid: Array | None) -> Sums:
+def _sums(task: Task, link: str, scores: Array, labels: Array, grid: Array | None, bins: int) -> Sums:
     if not task.classifies:
         return _error_sums(task, scores[:, 0], labels)
     K, codes = len(task.classes), class_codes(task, labels)
@@ -105,7 +109,7 @@ def _sums(task: Task, link: str, scores: Array, labels: Array, grid: Array | Non
     if link in ("logistic", "softmax"):
         found |= _probability_sums(task, link, scores, codes, predicted)
     if grid is not None:
-        found["ranking"] = _ranking_counts(task, ranking(task, scores), codes, grid)
+        found["ranking"] = _ranking_counts(task, ranking(task, scores), codes, grid, bins)
     return found
 
 
@@ -180,9 +184,9 @@ def _probability_sums(
     return {"log_loss": np.array([loss.sum()]), "calibration": np.stack(columns, axis=1)}
 
 
-def _ranking_counts(task: Task, values: Array, codes: NDArray[np.intp], grid: Array) -> Array:
+def _ranking_counts(task: Task, values: Array, codes: NDArray[np.intp], grid: Array, bins: int) -> Array:
     """Return for each column how many records of the class, and how many others, fall into each bin of (10)."""
-    G = max(LEAST_RANKING_BINS, RANKING_BINS // values.shape[1])
+    G = max(LEAST_RANKING_BINS, bins // values.shape[1])
     edges, found = _normal_quantiles(G), []
     for k in range(values.shape[1]):
         where = np.searchsorted(edges, (values[:, k] - grid[0, k]) / grid[1, k])
@@ -191,6 +195,7 @@ def _ranking_counts(task: Task, values: Array, codes: NDArray[np.intp], grid: Ar
     return np.array(found)
 
 
+@cache
 def _normal_quantiles(G: int) -> Array:
     """Return the G - 1 inner edges of bins that a standard normal number falls into equally often."""
     from statistics import NormalDist  # noqa: PLC0415 - evaluation alone needs it

@@ -41,9 +41,11 @@ def on_all_ranks(transport: Transport, action: Callable[[], Sequence[Any]]) -> l
         own.__cause__ = error
     if own is not None:
         texts = [json.dumps([type(own).__name__, str(own), None])] * len(transport.ranks)
-    values = []
+    values, told = [], dict[str, list[Any]]()
     for rank, text in enumerate(transport.collect(texts)):
-        name, message, value = _entry(rank, text)
+        if text not in told:  # most say the same
+            told[text] = _entry(rank, text)
+        name, message, value = told[text]
         if name is not None:
             first = own if own is not None and rank in transport.ranks else _KINDS.get(name, DpmpiError)(message)
             first.told = True

@@ -64,6 +64,10 @@ class Claim:
         """Return the SHA-256 of all of it."""
         return hashlib.sha256(json.dumps([*vars(self).items()]).encode()).hexdigest()
 
+    def card(self) -> dict[str, Any]:
+        """Return what a rank tells all others of it, which is short, however many they are."""
+        return vars(self) | {"names": hashlib.sha256(json.dumps(self.names).encode()).hexdigest()}
+
 
 @frozen
 class Meeting:
@@ -102,7 +106,7 @@ def meet(world: Transport, claim: Claim, folder: Path | None = None) -> Meeting:
         claim = replace(claim, roster=roster_digest(folder))
         if claim.secret:
             roster = _say_hello(world, claim, folder, hands)
-        return [vars(claim) | {"hello": hands[rank].hello.hex() if claim.secret else None} for rank in world.ranks]
+        return [claim.card() | {"hello": hands[rank].hello.hex() if claim.secret else None} for rank in world.ranks]
 
     cards = on_all_ranks(world, introduce)
     keys: dict[int, dict[int, PairKeys]] = {}
@@ -182,7 +186,7 @@ def _agree(
 
 def _check_claims(mine: Claim, name: int, cards: Sequence[Any]) -> None:
     """Raise `ConfigError` if a card says anything else than this rank's own claim."""
-    expected = json.loads(json.dumps(vars(mine)))
+    expected = mine.card()
     for rank, facts in enumerate(cards):
         for fact, words in _FACTS.items():
             if not isinstance(facts, dict) or "hello" not in facts or facts.get(fact) != expected[fact]:

@@ -6,6 +6,7 @@ Everything that can fail on one rank alone runs inside `agreed`, so that all ran
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -280,8 +281,9 @@ def agreed_evaluation_noise(
 def _agreed(transport: Transport, leaders: Sequence[int], find: Callable[[], list[float]]) -> list[float]:
     """Return the noise that this rank finds; raise `ConfigError` if another finds another."""
     sigmas: list[float] = in_each_domain(transport, leaders, find)
-    for rank, theirs in enumerate(on_all_ranks(transport, lambda: [sigmas] * len(transport.ranks))):
-        if theirs != sigmas:
+    mine = hashlib.sha256(json.dumps(sigmas).encode()).hexdigest()  # of many ranks they are many
+    for rank, theirs in enumerate(on_all_ranks(transport, lambda: [mine] * len(transport.ranks))):
+        if theirs != mine:
             raise ConfigError(
                 f"expected the noise that this rank computes from settings and public facts, found another on rank "
                 f"{rank}: run the same versions of dpmpi, numpy and scipy on all hosts"

@@ -16,7 +16,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpmpi.core import Array
-from dpmpi.model.metrics import NOT_OF_A_MODEL, Metrics, Sums, figures, grid_of, moments, reliability, sums, worst
+from dpmpi.model.metrics import (
+    LEAST_RANKING_BINS,
+    NOT_OF_A_MODEL,
+    RANKING_BINS,
+    Metrics,
+    Sums,
+    figures,
+    grid_of,
+    moments,
+    reliability,
+    sums,
+    worst,
+)
 from dpmpi.problem.intercept import WithConstant
 from dpmpi.problem.rows import Rows
 from dpmpi.problem.task import Task
@@ -28,6 +40,8 @@ Tests: TypeAlias = Sequence[tuple[Rows | WithConstant, Array]]
 
 MOST_NUMBERS = 1 << 20
 """The most numbers that ranks add up at a time."""
+MOST_COUNTS = 1 << 17
+"""The most that they count for the AUC of their own models; of more than 16 models each has fewer bins."""
 
 
 def quality(
@@ -55,7 +69,8 @@ def ranks_quality(
 ) -> tuple[Metrics, Metrics]:
     """Return the mean and the worst of each figure over the models of all `size` ranks; `models` are those here."""
     dimension, told = models[0][1].size, []
-    step = max(1, MOST_NUMBERS // max(dimension, 2 * 4096))
+    bins = max(LEAST_RANKING_BINS, min(RANKING_BINS, MOST_COUNTS // (2 * size)))
+    step = max(1, MOST_NUMBERS // max(dimension, 2 * bins))
     for first in range(0, size, step):
         some = range(first, min(first + step, size))
         mine = []
@@ -65,14 +80,16 @@ def ranks_quality(
                 table[rank - first] = model
             mine.append(table.reshape(-1))
         theirs = summed(mine).reshape(len(some), dimension)
-        told += [figures(task, one) for one in model_sums(task, link, tests, summed, theirs)]
+        told += [figures(task, one) for one in model_sums(task, link, tests, summed, theirs, bins)]
     kept = [name for name in told[0] if name not in NOT_OF_A_MODEL]
     known = {name: [value for one in told if (value := one[name]) is not None] for name in kept}
     mean: Metrics = {name: float(np.mean(values)) if values else None for name, values in known.items()}
     return mean, {name: worst(name, values) if values else None for name, values in known.items()}
 
 
-def model_sums(task: Task, link: str, tests: Tests, summed: Summed, models: Array) -> list[Sums]:
+def model_sums(
+    task: Task, link: str, tests: Tests, summed: Summed, models: Array, bins: int = RANKING_BINS
+) -> list[Sums]:
     """Return the sums over all ranks' held-out rows for each model, a row of `models`."""
     scores = [[score_table(rows, x, task.scores) for x in models] for rows, _ in tests]
     grids: Sequence[Array | None] = [None] * len(models)
@@ -80,7 +97,7 @@ def model_sums(task: Task, link: str, tests: Tests, summed: Summed, models: Arra
         each = [np.concatenate([moments(task, table) for table in tables]) for tables in scores]
         grids = [grid_of(part) for part in summed(each).reshape(len(models), -1)]
     parts = [
-        [sums(task, link, table, labels, grid) for table, grid in zip(tables, grids, strict=True)]
+        [sums(task, link, table, labels, grid, bins) for table, grid in zip(tables, grids, strict=True)]
         for tables, (_, labels) in zip(scores, tests, strict=True)
     ]
     shapes = {name: value.shape for name, value in parts[0][0].items()}

@@ -354,9 +354,9 @@ def test_shares_and_seals_do_not_change_the_noise(tmp_path, capsys):
 def test_what_ranks_must_have_in_common_is_on_their_cards(flags, words):
     """Else they would take different steps together, and wait for each other."""
     mine, theirs = (claim_of(settings_of("--epsilon", 1, *more), Past.none(2)) for more in ((), flags))
-    card = vars(theirs) | {"hello": None, "names": list(theirs.names)}
+    card = theirs.card() | {"hello": None}
     with pytest.raises(ConfigError) as caught:
-        _check_claims(mine, 0, [vars(mine) | {"hello": None, "names": [0, 1]}, card])
+        _check_claims(mine, 0, [mine.card() | {"hello": None}, card])
     assert words in str(caught.value)
     assert "found others on rank 1 than on rank 0" in str(caught.value)
 
