@@ -1,6 +1,7 @@
 """The public names: those of the API page, loaded when they are used; and the how-to page, whose code runs."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -24,6 +25,14 @@ def test_the_api_page_has_every_public_name_and_no_other():
     headings = re.findall(r"^### `(\w+)`$", page, flags=re.MULTILINE)
     assert len(set(headings)) == len(headings)
     assert set(headings) == set(dpmpi.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("package", ["testing", "sklearn"])
+def test_the_api_page_names_what_the_other_packages_offer(package):
+    needs.package("sklearn", "test")
+    names = importlib.import_module(f"dpmpi.{package}").__all__
+    [part] = re.findall(rf"^### `dpmpi\.{package}`$(.*?)(?=^##)", (PAGES / "api.md").read_text(), re.M | re.S)
+    assert {name for row in re.findall(r"^\| (.*?) \|", part, re.M) for name in re.findall(r"`(\w+)", row)} == {*names}
 
 
 def test_every_name_is_there_and_typed_as_it_is_loaded():
