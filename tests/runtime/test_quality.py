@@ -39,7 +39,8 @@ def check(found, scores, labels):
 
 
 def test_of_the_mean_model_the_ranks_and_the_optimum(tmp_path):
-    model, summary = trained(tmp_path / "run", "--noise", 0.05, "--delta", 1e-3, "--graph", "path", "--reference")
+    seeded = ("--noise", 0.05, "--insecure-noise-seed", 2)  # the optimum is that of the training rows: luck can beat it
+    model, summary = trained(tmp_path / "run", *seeded, "--delta", 1e-3, "--graph", "path", "--reference")
     X, labels = held_out()
     found = summary["metrics"]
     assert found["rows"] == len(labels)
