@@ -121,7 +121,10 @@ class Arrays(Source):
             persons = coded.persons
         else:
             if y is None:
-                raise DataError(f"{what}: expected labels y, or a codebook that names their column, found neither")
+                raise DataError(
+                    f"{what}: expected labels y, for simulate a pair (X, y) of each agent, or a codebook that names "
+                    "their column, found none"
+                )
             rows, labels = _rows(X, what), self._labels(y, what)
         try:
             check_finite(rows)

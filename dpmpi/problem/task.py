@@ -128,7 +128,7 @@ class Task:
             if np.array_equal(values[places], labels):
                 return np.asarray(codes[places])
         if self == Task():
-            advice = f"recode them, use {MORE_CLASSES} for more, or --task regression for real labels"
+            advice = f"name two as in --classes 1,2, use {MORE_CLASSES} for more, or --task regression for real labels"
             raise DataError(f"{what}: expected class labels -1/+1 or 0/1, found others: {advice}")
         named = f"--classes {self.class_text}"
         raise DataError(f"{what}: expected labels of the classes of {named}, found others: declare all, or recode them")
