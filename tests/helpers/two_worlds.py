@@ -31,6 +31,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
@@ -106,11 +107,15 @@ def private_means(place):
 
 
 def repeatable(*labels):
-    """Let all keys and names of runs that are drawn be the same again. Names of temporary files come from elsewhere."""
-    counter = itertools.count()
+    """Let all keys and names of runs that are drawn be the same again.
+
+    What is drawn of one length takes nothing from the others: how many temporary files there are, whose names have 4
+    bytes, depends on what other processes left in the accountant's cache.
+    """
+    counters = defaultdict(itertools.count)
 
     def drawn(count):
-        seed = hashlib.sha256(repr((labels, RANK, next(counter))).encode()).digest()
+        seed = hashlib.sha256(repr((labels, RANK, count, next(counters[count]))).encode()).digest()
         return random.Random(seed).randbytes(count)
 
     os.urandom = drawn
