@@ -140,6 +140,7 @@ def test_ratios_are_quotients():
         "mix / bare exchange": 7 / 2, "dda / bare parts": 11 / 5, "dp-dda / bare parts": 13 / 10,
         "sparse dp-dda / bare parts": 37 / 38, "sealed mix / mix": 17 / 7, "sealed dp-dda / dp-dda": 41 / 13,
         "sealed mix / mix + AES-GCM": 17 / 43, "expanded sum / sum": 23 / 19, "full sum / sum": 29 / 19,
+        "expanded sum / Allreduce": 23 / 47,
         "Iallreduce / Allreduce": 53 / 47, "sum / Iallreduce": 19 / 53, "expanded sum / Iallreduce": 23 / 53,
         "expanded sum of all masks / expanded sum": 59 / 23, "ring sum / mix": 61 / 7,
         "expanded ring sum / ring sum": 67 / 61, "expanded torus sum / expanded ring sum": 71 / 67,
@@ -220,9 +221,11 @@ def test_targets_judge_what_was_measured(monkeypatch):
     one = starter("mpirun -n {ranks}", 1.0)
 
     def rounds(self, ranks, dimension, *flags):
-        assert dimension == 2000
+        if ranks == 50 or dimension != 2000:
+            assert flags[-1] == "Allreduce,expanded sum"
         return {
-            "seconds": {"mix": ranks / 10}, "ratios": {"mix / bare exchange": ranks, "dp-dda / bare parts": ranks + 1},
+            "seconds": {"mix": ranks / 10}, "ratios": {"mix / bare exchange": ranks, "dp-dda / bare parts": ranks + 1,
+            "expanded sum / Allreduce": dimension / ranks},
         }  # fmt: skip
 
     monkeypatch.setattr(Starter, "rounds", rounds)
@@ -239,6 +242,9 @@ def test_targets_judge_what_was_measured(monkeypatch):
         "mix / bare exchange, 20 ranks, m = 2000": (20, "<=", 1.2),
         "dp-dda / bare parts, 4 ranks, m = 2000": (5, "<=", 1.2),
         "dp-dda / bare parts, 20 ranks, m = 2000": (21, "<=", 1.2),
+        "expanded sum / Allreduce, 20 ranks, m = 2000": (100, "<=", 2.5),
+        "expanded sum / Allreduce, 50 ranks, m = 2000": (40, "<=", 2.5),
+        "expanded sum / Allreduce, 20 ranks, m = 47236": (2361.8, "<=", 2.0),
         "DISROPT round / mix, 4 ranks, m = 2000": (25, ">=", 6.0),
         "DISROPT round / mix, 20 ranks, m = 2000": (5, ">=", 6.0),
         "DISROPT start / start, 20 ranks": (2, ">=", 3.0),

@@ -54,6 +54,7 @@ RATIOS: dict[str, tuple[str, ...]] = {
     "sealed dp-dda / dp-dda": ("sealed dp-dda", "dp-dda"),
     "Iallreduce / Allreduce": ("Iallreduce", "Allreduce"),
     "sum / Iallreduce": ("sum", "Iallreduce"),
+    "expanded sum / Allreduce": ("expanded sum", "Allreduce"),
     "expanded sum / Iallreduce": ("expanded sum", "Iallreduce"),
     "expanded sum / sum": ("expanded sum", "sum"),
     "expanded sum of all masks / expanded sum": ("expanded sum of all masks", "expanded sum"),

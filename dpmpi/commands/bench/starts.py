@@ -28,6 +28,8 @@ RANKS = (4, 20)
 DIMENSION = 2000
 GRADIENTS = (100, 2000, 47236)
 OVER_BARE, SPEED_OF_BLAS = 1.2, 0.8
+SUMS = ((20, 2000, 2.5), (50, 2000, 2.5), (20, 47236, 2.0))
+"""Ranks, words, and how many times what MPI_Allreduce takes an expanded sum may take."""
 PEER_OVER_MIX, PEER_OVER_START = 6.0, 3.0
 PEER_RATIOS = {"DISROPT round / mix": ("DISROPT round", "mix"), "DISROPT start / start": ("DISROPT start", "start")}
 _BARRIER = "import time, numpy; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier(); c.rank or print(time.time())"
@@ -130,6 +132,11 @@ def measure_targets(starter: Starter, data_mb: float, turns: int, peer: str | No
         found = starter.rounds(n, DIMENSION, *flags, "--only", kinds)["ratios"]
         for name in ("mix / bare exchange", "dp-dda / bare parts"):
             targets.append(judge(f"{name}, {n} ranks, m = {DIMENSION}", found[name], "<=", OVER_BARE))
+    for n, m, limit in SUMS:
+        say(f"{n} ranks, sums of {m} words")
+        found = starter.rounds(n, m, "--turns", str(turns), "--only", "Allreduce,expanded sum")["ratios"]
+        name = "expanded sum / Allreduce"
+        targets.append(judge(f"{name}, {n} ranks, m = {m}", found[name], "<=", limit))
     for n in RANKS:
         compared += [] if peer is None else [against_peer(starter, peer, n, turns)]
         round_, start = compared[-1]["ratios"].values() if compared else (None, None)
