@@ -110,8 +110,7 @@ def hops(graph: Graph, curious: Sequence[int]) -> list[int | None]:
 
 def _gossip(plan: Plan) -> Gossip:
     """Return how messages go on, the same for all ranks; raise `ConfigError` with the reason if not as they need to."""
-    kinds = dict.fromkeys(plan.terms(rank) for rank in range(plan.ranks))
-    found = [plan.method.gossip(terms) for terms in kinds]
+    found = [plan.method.gossip(terms) for terms in plan.kinds]
     return found[0]
 
 

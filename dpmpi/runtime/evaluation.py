@@ -110,8 +110,11 @@ class Evaluator:
         np.divide(self._summed(self._models), self._engine.transport.size, out=self._mean)
         return self._mean, self._models
 
-    def quality(self, link: str) -> dict[str, Any] | None:
-        """Return all metrics of the models after the completed rounds; None without held-out rows, or scores."""
+    def quality(self, link: str, *, wanted: bool = True) -> dict[str, Any] | None:
+        """Return all metrics of the models after the completed rounds; None without held-out rows, or scores.
+
+        Where they are not `wanted` those of ranks' own models are missing: to make them takes a while if many ranks do.
+        """
         if self._tests is None:
             return None
         x, models = self.mean_model()
@@ -119,7 +122,7 @@ class Evaluator:
         if found is not None and not self._hide:
             own = [(seat.agent.rank, model) for seat, model in zip(self._engine.seats, models, strict=True)]
             size = self._engine.transport.size
-            mean, worst = ranks_quality(self._task, link, self._tests, self._summed, own, size)
+            mean, worst = ranks_quality(self._task, link, self._tests, self._summed, own, size, wanted=wanted)
             found |= {"ranks_mean": mean, "ranks_worst": worst}
         return found
 

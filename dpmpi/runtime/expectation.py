@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 from dpmpi.core import Terms
 from dpmpi.runtime.derived import FARTHEST_MOMENTUM, flow_time, noise_rate
@@ -38,7 +37,7 @@ def expected(plan: Plan, sigmas: Sequence[float], fits: float = 1.0) -> Verdict 
         return None
     L, numbers = plan.lipschitz, not settings.classifies
     ratio = L / loss.clip if config.normalize else 1.0
-    flows = [plan.method.flow(plan.terms(rank)) for rank in range(plan.ranks)]
+    flows = [plan.method.flow(terms) for terms in plan.kinds]
     flow = max((flow for flow in flows if flow is not None), default=None)
     seen = nu * max(1.0, ratio)  # (2)
     usual = noise_rate(settings, plan.records, L) if config.epsilon is not None else nu
@@ -67,7 +66,6 @@ def expected(plan: Plan, sigmas: Sequence[float], fits: float = 1.0) -> Verdict 
 def released_noise(plan: Plan, sigmas: Sequence[float]) -> float:
     """Return nu: the noise (1) of the mean gradient over L; 0 without noise."""
 
-    @cache
     def told(terms: Terms) -> float:
         unit = terms.gradient_sensitivity
         found = math.hypot(
@@ -75,5 +73,5 @@ def released_noise(plan: Plan, sigmas: Sequence[float]) -> float:
         )
         return 1.0 / found if found else 0.0
 
-    each = [sigma * told(plan.terms(rank)) for rank, sigma in enumerate(sigmas)]
+    each = [sigma * ratio for sigma, ratio in zip(sigmas, plan.of_ranks(told), strict=True)]
     return plan.settings.noise.mean_deviation(each) / plan.lipschitz

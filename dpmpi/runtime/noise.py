@@ -258,12 +258,12 @@ class PairNoise(_Noise):
 
     def check_room(self, plan: Plan, sigma: float) -> None:
         """Raise `ConfigError` for a method whose noise is not on a value that all ranks release at the same time."""
-        for rank in range(plan.ranks):
-            if any(release.inside or release.extra for release in plan.method.releases(plan.terms(rank))):
+        for terms in plan.kinds:
+            if any(release.inside or release.extra for release in plan.method.releases(terms)):
                 raise ConfigError("expected noise on values for --noise-in pairs, found noise inside an objective")
         if len({plan.release_count(rank) for rank in range(plan.ranks)}) > 1:
             raise ConfigError("expected as many releases of all ranks for --noise-in pairs, found different numbers")
-        each = {tuple((r.scale, r.count) for r in plan.method.releases(plan.terms(rank))) for rank in range(plan.ranks)}
+        each = {tuple((r.scale, r.count) for r in plan.method.releases(terms)) for terms in plan.kinds}
         if len(each) > 1:  # both ends of an edge draw the same: (1) of pair_noise.py
             raise ConfigError(
                 "expected noise of the same size on all ranks for --noise-in pairs, found others by degree or weight: "

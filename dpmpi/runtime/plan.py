@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from typing import TypeVar
 
 from dpmpi.core import Array, Exchanges, Mechanism, Method, Terms
 from dpmpi.core.frozen import frozen
@@ -32,6 +33,7 @@ from dpmpi.runtime.options import AUTO
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
 
+T = TypeVar("T")
 LEAST_BITS = 8
 """Of a shared sum, if nobody gives them."""
 
@@ -101,20 +103,45 @@ class Plan:
 
     def terms(self, rank: int, active_rounds: int | None = None) -> Terms:
         """Return the public facts about a rank; `active_rounds` replaces what the schedule says."""
+        active = self.active[rank] if active_rounds is None else active_rounds
+        facts = active, self._degrees[rank], self.records[rank], self.weights[rank]
+        found = self._known_terms.get(facts)
+        if found is None:
+            found = self._known_terms[facts] = self._terms(*facts)
+        return found
+
+    @cached_property
+    def kinds(self) -> tuple[Terms, ...]:
+        """The terms of all ranks; those of ranks that are alike once."""
+        return tuple({id(terms): terms for terms in map(self.terms, range(self.ranks))}.values())
+
+    def of_ranks(self, told: Callable[[Terms], T]) -> list[T]:
+        """Return for each rank what is told of its terms, which is asked once for ranks that are alike."""
+        known = {id(terms): told(terms) for terms in self.kinds}
+        return [known[id(self.terms(rank))] for rank in range(self.ranks)]
+
+    @cached_property
+    def _degrees(self) -> Sequence[int]:
+        return self.schedule.degrees if isinstance(self.schedule, StaticSchedule) else (0,) * self.ranks
+
+    @cached_property
+    def _known_terms(self) -> dict[tuple[int, int, int, float], Terms]:
+        return {}
+
+    def _terms(self, active_rounds: int, degree: int, records: int, weight: float) -> Terms:
         settings, penalty = self.settings, self.settings.penalty
         plain = penalty if type(penalty) is Regulariser else None
         smoothness, floor = settings.curvature
         static = isinstance(self.schedule, StaticSchedule)
-        degrees = self.schedule.degrees if isinstance(self.schedule, StaticSchedule) else (0,) * self.ranks
         return Terms(
             rounds=self.rounds,
-            active_rounds=self.active[rank] if active_rounds is None else active_rounds,
+            active_rounds=active_rounds,
             size=self.ranks,
-            degree=degrees[rank],
-            max_degree=max(degrees),
+            degree=degree,
+            max_degree=max(self._degrees),
             dimension=self.dimension,
             lipschitz=self.lipschitz,
-            sampling=settings.drawn.sampling(self.records[rank]),
+            sampling=settings.drawn.sampling(records),
             smoothness=smoothness,
             curvature_floor=floor,
             strong_convexity=plain.l2 if plain else 0.0,
@@ -122,7 +149,7 @@ class Plan:
             bounded=plain is not None and plain.domain is not None,
             own_penalty=plain is None,
             mixing=self.schedule.beta() if static and self.method.accelerates() else 1.0,
-            weight=self.weights[rank],
+            weight=weight,
             largest_weight=max(self.weights),
             scores=settings.scores,
             integrable=settings.integrable,
@@ -130,8 +157,10 @@ class Plan:
 
     def derivation(self) -> str | None:
         """Return the derived settings in words; None if everything was given."""
-        kinds = dict.fromkeys(self.terms(rank) for rank in range(self.ranks))
-        found, typed = derivation(self.settings, [self.method.counts(terms) for terms in kinds]), self.settings.typed
+        found, typed = (
+            derivation(self.settings, [self.method.counts(terms) for terms in self.kinds]),
+            self.settings.typed,
+        )
         told = typed is not None and typed.weigh == AUTO and self.config.weigh == "precision"
         if not told or max(self.weights) < 1.1 * min(self.weights):  # who is alike counts alike, or nearly
             return found
@@ -142,7 +171,7 @@ class Plan:
         for count in self.records:
             self.settings.drawn.check(count)
         with blamed():
-            for terms in {self.terms(rank) for rank in range(self.ranks)}:
+            for terms in self.kinds:
                 self.method.check(terms)
                 list(self.method.releases(terms))
                 self.method.exchanges(terms)
@@ -160,8 +189,7 @@ class Plan:
     @cached_property
     def noise_scales(self) -> tuple[float, float]:
         """The least and the largest noise of a release of any rank, relative to the run's."""
-        kinds = {self.terms(rank) for rank in range(self.ranks)}
-        scales = [r.scale for terms in kinds for r in self.method.releases(terms) if r.count] or [1.0]
+        scales = [r.scale for terms in self.kinds for r in self.method.releases(terms) if r.count] or [1.0]
         return min(scales), max(scales)
 
     def longest_release(self, rank: int) -> float:
@@ -329,7 +357,7 @@ def _planned(
 def _refused(plan: Plan) -> bool:
     """Return whether the method cannot work with the terms: some need all records in every round."""
     try:
-        for terms in {plan.terms(rank) for rank in range(plan.ranks)}:
+        for terms in plan.kinds:
             with blamed():
                 plan.method.check(terms)
     except ConfigError:

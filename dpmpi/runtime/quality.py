@@ -10,7 +10,7 @@ Like all evaluation it reads data without noise: for public data, outside of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,7 +52,7 @@ def quality(
     if not rows:
         return None
     given = np.stack([x] if best is None else [x, best])
-    found = model_sums(task, link, tests, summed, given)
+    found = list(model_sums(task, link, tests, summed, given))
     told = [figures(task, one) for one in found]
     return {
         "rows": rows,
@@ -65,9 +65,19 @@ def quality(
 
 
 def ranks_quality(
-    task: Task, link: str, tests: Tests, summed: Summed, models: Sequence[tuple[int, Array]], size: int
+    task: Task,
+    link: str,
+    tests: Tests,
+    summed: Summed,
+    models: Sequence[tuple[int, Array]],
+    size: int,
+    *,
+    wanted: bool = True,
 ) -> tuple[Metrics, Metrics]:
-    """Return the mean and the worst of each figure over the models of all `size` ranks; `models` are those here."""
+    """Return the mean and the worst of each figure over the models of all `size` ranks; `models` are those here.
+
+    Where they are not `wanted`, a process adds to the sums alone, and they are empty.
+    """
     dimension, told = models[0][1].size, []
     bins = max(LEAST_RANKING_BINS, min(RANKING_BINS, MOST_COUNTS // (2 * size)))
     step = max(1, MOST_NUMBERS // max(dimension, 2 * bins))
@@ -80,7 +90,10 @@ def ranks_quality(
                 table[rank - first] = model
             mine.append(table.reshape(-1))
         theirs = summed(mine).reshape(len(some), dimension)
-        told += [figures(task, one) for one in model_sums(task, link, tests, summed, theirs, bins)]
+        found = model_sums(task, link, tests, summed, theirs, bins)
+        told += [figures(task, one) for one in found] if wanted else []
+    if not wanted:
+        return {}, {}
     kept = [name for name in told[0] if name not in NOT_OF_A_MODEL]
     known = {name: [value for one in told if (value := one[name]) is not None] for name in kept}
     mean: Metrics = {name: float(np.mean(values)) if values else None for name, values in known.items()}
@@ -89,7 +102,7 @@ def ranks_quality(
 
 def model_sums(
     task: Task, link: str, tests: Tests, summed: Summed, models: Array, bins: int = RANKING_BINS
-) -> list[Sums]:
+) -> Iterator[Sums]:
     """Return the sums over all ranks' held-out rows for each model, a row of `models`."""
     scores = [[score_table(rows, x, task.scores) for x in models] for rows, _ in tests]
     grids: Sequence[Array | None] = [None] * len(models)
@@ -102,7 +115,7 @@ def model_sums(
     ]
     shapes = {name: value.shape for name, value in parts[0][0].items()}
     flat = [np.concatenate([value.reshape(-1) for one in mine for value in one.values()]) for mine in parts]
-    return [_unflat(row, shapes) for row in summed(flat).reshape(len(models), -1)]
+    return (_unflat(row, shapes) for row in summed(flat).reshape(len(models), -1))
 
 
 def score_table(rows: Rows | WithConstant, x: Array, K: int) -> Array:

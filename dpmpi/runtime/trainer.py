@@ -130,7 +130,7 @@ class Trainer:
                 if every and (stop % every == 0 or stop == rounds):
                     self._evaluate(evaluator, metrics, progress)
                     if stop == rounds:
-                        self._quality = evaluator.quality(link_of(job))
+                        self._quality = evaluator.quality(link_of(job), wanted=job.leads)
                 if private.due:
                     private.evaluate()
                 if stop < rounds:
@@ -145,13 +145,15 @@ class Trainer:
         def own() -> list[Counter[Any]]:
             return [*job.spending().values(), *map(Counter, job.past.lost.values())]
 
-        before = [Before(one.earlier, max(one.order, 2), one.budget) for one in job.known]
-        wanted = (self._first or self._listen is not None) and job.private
+        live = None
+        if (self._first or self._listen is not None) and job.private:
+            before = [Before(one.earlier, max(one.order, 2), one.budget) for one in job.known]
+            live = LiveEpsilon(job.plan, job.sigmas, own, before)
         return watch(
             job.plan,
             shown=self._first,
             completed=job.engine.completed,
-            live=LiveEpsilon(job.plan, job.sigmas, own, before) if wanted else None,
+            live=live,
             results=str(self._directory.path),
             listen=self._listen,
             bar=self._bar,
