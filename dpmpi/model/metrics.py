@@ -78,11 +78,11 @@ def ranking(task: Task, scores: Array) -> Array:
     if task.kind == "binary":
         return scores
     odds = np.empty_like(scores)
-    for k in range(scores.shape[1]):
-        others = np.delete(scores, k, axis=1)
-        top = others.max(axis=1, keepdims=True)
+    for k in range(scores.shape[-1]):
+        others = np.delete(scores, k, axis=-1)
+        top = others.max(axis=-1, keepdims=True)
         with np.errstate(invalid="ignore"):  # of a run that diverged
-            odds[:, k] = scores[:, k] - top[:, 0] - np.log(np.exp(others - top).sum(axis=1))
+            odds[..., k] = scores[..., k] - top[..., 0] - np.log(np.exp(others - top).sum(axis=-1))
     return odds
 
 
@@ -92,8 +92,12 @@ def sums(
     """Return the sums over records that `figures` needs, arrays whose shapes do not depend on the records.
 
     `grid` has the mean and the standard deviation of each column of `ranking`; without it there are no counts for AUC,
-    for which all columns together have so many bins.
+    for which all columns together have so many bins. Of several models' scores, M x n x K, with as many grids, the
+    arrays have a first axis of length M.
     """
+    if scores.ndim == 2:
+        found = sums(task, link, scores[None], labels, None if grid is None else grid[None], bins)
+        return {name: value[0] for name, value in found.items()}
     with np.errstate(
         over="ignore", invalid="ignore", divide="ignore"
     ):  # a run that diverged has no figures, not an end
@@ -102,10 +106,10 @@ def sums(
 
 def _sums(task: Task, link: str, scores: Array, labels: Array, grid: Array | None, bins: int) -> Sums:
     if not task.classifies:
-        return _error_sums(task, scores[:, 0], labels)
+        return _error_sums(task, scores[..., 0], labels)
     K, codes = len(task.classes), class_codes(task, labels)
-    predicted = np.argmax(scores, axis=1) if task.kind == "multiclass" else (scores[:, 0] > 0.0).astype(np.intp)
-    found = {"confusion": _counts(codes * K + predicted, K * K).reshape(K, K)}
+    predicted = np.argmax(scores, axis=-1) if task.kind == "multiclass" else (scores[..., 0] > 0.0).astype(np.intp)
+    found = {"confusion": _counts(codes * K + predicted, K * K).reshape(-1, K, K)}
     if link in ("logistic", "softmax"):
         found |= _probability_sums(task, link, scores, codes, predicted)
     if grid is not None:
@@ -114,18 +118,22 @@ def _sums(task: Task, link: str, scores: Array, labels: Array, grid: Array | Non
 
 
 def moments(task: Task, scores: Array) -> Array:
-    """Return the sums from which `grid_of` finds the grid: records, and for each column its sum and that of squares."""
+    """Return the sums from which `grid_of` finds the grid: records, and for each column its sum and that of squares.
+
+    Of the scores of several models they are rows of a matrix.
+    """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         values = np.clip(np.nan_to_num(ranking(task, scores)), -1e6, 1e6)
-    return np.concatenate([[float(len(values))], values.sum(axis=0), (values * values).sum(axis=0)])
+    count = np.full((*values.shape[:-2], 1), float(values.shape[-2]))
+    return np.concatenate([count, values.sum(axis=-2), (values * values).sum(axis=-2)], axis=-1)
 
 
 def grid_of(summed: Array) -> Array:
     """Return means and standard deviations of the columns from the sums of `moments`."""
-    n, (first, second) = max(summed[0], 1.0), summed[1:].reshape(2, -1)
+    n, (first, second) = np.maximum(summed[..., :1], 1.0), np.split(summed[..., 1:], 2, axis=-1)
     mean = first / n
     spread = np.sqrt(np.maximum(second / n - mean * mean, 0.0))
-    return np.stack([mean, np.where(spread > 0.0, spread, 1.0)])
+    return np.stack([mean, np.where(spread > 0.0, spread, 1.0)], axis=-2)
 
 
 def figures(task: Task, found: Mapping[str, Array]) -> Metrics:
@@ -172,27 +180,30 @@ def _probability_sums(
     task: Task, link: str, scores: Array, codes: NDArray[np.intp], predicted: NDArray[np.intp]
 ) -> Sums:
     """Return the sums of (5) and (6)."""
-    p = probabilities(scores, link)
+    M, n, K = scores.shape
+    p = probabilities(scores.reshape(M * n, K), link)
+    p = p.reshape(M, n, p.shape[1])
     if task.kind == "binary":
-        loss = np.logaddexp(0.0, np.where(codes == 1, -scores[:, 0], scores[:, 0]))
-        sure, came = p[:, 1], codes == 1
+        loss = np.logaddexp(0.0, np.where(codes == 1, -scores[..., 0], scores[..., 0]))
+        sure, came = p[..., 1], np.broadcast_to(codes == 1, (M, n))
     else:
-        loss = np.logaddexp(0.0, -np.take_along_axis(ranking(task, scores), codes[:, None], axis=1)[:, 0])
-        sure, came = np.take_along_axis(p, predicted[:, None], axis=1)[:, 0], codes == predicted
+        true = np.broadcast_to(codes[:, None], (M, n, 1))
+        loss = np.logaddexp(0.0, -np.take_along_axis(ranking(task, scores), true, axis=2)[..., 0])
+        sure, came = np.take_along_axis(p, predicted[..., None], axis=2)[..., 0], codes == predicted
     where = probability_bin(sure)
     columns = [_counts(where, CALIBRATION_BINS, weights) for weights in (None, sure, came.astype(np.float64))]
-    return {"log_loss": np.array([loss.sum()]), "calibration": np.stack(columns, axis=1)}
+    return {"log_loss": loss.sum(axis=1, keepdims=True), "calibration": np.stack(columns, axis=2)}
 
 
 def _ranking_counts(task: Task, values: Array, codes: NDArray[np.intp], grid: Array, bins: int) -> Array:
     """Return for each column how many records of the class, and how many others, fall into each bin of (10)."""
-    G = max(LEAST_RANKING_BINS, bins // values.shape[1])
+    G = max(LEAST_RANKING_BINS, bins // values.shape[-1])
     edges, found = _normal_quantiles(G), []
-    for k in range(values.shape[1]):
-        where = np.searchsorted(edges, (values[:, k] - grid[0, k]) / grid[1, k])
+    for k in range(values.shape[-1]):
+        where = np.searchsorted(edges, (values[..., k] - grid[:, 0, k, None]) / grid[:, 1, k, None])
         mine = codes == _class_of(task, k)
-        found.append([_counts(where[mine], G), _counts(where[~mine], G)])
-    return np.array(found)
+        found.append([_counts(where[:, mine], G), _counts(where[:, ~mine], G)])
+    return np.moveaxis(np.array(found), 2, 0)
 
 
 @cache
@@ -230,11 +241,12 @@ def _error_sums(task: Task, scores: Array, labels: Array) -> Sums:
     y = task.unscaled(labels)
     predicted = np.exp(np.minimum(scores, 700.0)) if task.kind == "counts" else task.unscaled(scores)
     d, e = y - 0.5 * (task.low + task.high), predicted - y
-    deviance = 0.0
+    deviance = np.zeros(len(e))
     if task.kind == "counts":
         positive = np.where(y > 0.0, y, 1.0)
-        deviance = float(np.sum(2.0 * (np.where(y > 0.0, y * (np.log(positive) - scores), 0.0) + e)))
-    return {"errors": np.array([len(y), d.sum(), (d * d).sum(), np.abs(e).sum(), (e * e).sum(), deviance])}
+        deviance = np.sum(2.0 * (np.where(y > 0.0, y * (np.log(positive) - scores), 0.0) + e), axis=1)
+    of_records = [np.full(len(e), value) for value in (float(len(y)), d.sum(), (d * d).sum())]
+    return {"errors": np.stack([*of_records, np.abs(e).sum(axis=1), (e * e).sum(axis=1), deviance], axis=1)}
 
 
 def _error_figures(task: Task, found: Array) -> Metrics:
@@ -254,7 +266,11 @@ def _class_of(task: Task, column: int) -> int:
 
 
 def _counts(where: NDArray[np.intp], length: int, weights: Array | None = None) -> Array:
-    return np.bincount(where, weights, minlength=length).astype(np.float64)
+    """Return how often each of `length` numbers is in each row, or the sum of its weights."""
+    M = len(where)
+    apart = where + length * np.arange(M)[:, None]
+    found = np.bincount(apart.reshape(-1), None if weights is None else weights.reshape(-1), minlength=M * length)
+    return found.astype(np.float64).reshape(M, length)
 
 
 def _ratio(above: Array, below: Array) -> Array:

@@ -40,6 +40,8 @@ Tests: TypeAlias = Sequence[tuple[Rows | WithConstant, Array]]
 
 MOST_NUMBERS = 1 << 20
 """The most numbers that ranks add up at a time."""
+MOST_SCORES = 1 << 16
+"""The most scores of a rank that are worked on at a time; those of one model are."""
 MOST_COUNTS = 1 << 17
 """The most that they count for the AUC of their own models; of more than 16 models each has fewer bins."""
 
@@ -104,18 +106,28 @@ def model_sums(
     task: Task, link: str, tests: Tests, summed: Summed, models: Array, bins: int = RANKING_BINS
 ) -> Iterator[Sums]:
     """Return the sums over all ranks' held-out rows for each model, a row of `models`."""
-    scores = [[score_table(rows, x, task.scores) for x in models] for rows, _ in tests]
-    grids: Sequence[Array | None] = [None] * len(models)
+    some = max(1, MOST_SCORES // max(1, task.scores * max(len(labels) for _, labels in tests)))
+    parts = [models[first : first + some] for first in range(0, len(models), some)]
+    scores = [[score_tables(rows, part, task.scores) for part in parts] for rows, _ in tests]
+    grids: Sequence[Array | None] = [None] * len(parts)
     if task.classifies:
-        each = [np.concatenate([moments(task, table) for table in tables]) for tables in scores]
-        grids = [grid_of(part) for part in summed(each).reshape(len(models), -1)]
-    parts = [
-        [sums(task, link, table, labels, grid, bins) for table, grid in zip(tables, grids, strict=True)]
-        for tables, (_, labels) in zip(scores, tests, strict=True)
-    ]
-    shapes = {name: value.shape for name, value in parts[0][0].items()}
-    flat = [np.concatenate([value.reshape(-1) for one in mine for value in one.values()]) for mine in parts]
+        each = [np.concatenate([moments(task, tables) for tables in mine]).reshape(-1) for mine in scores]
+        found = grid_of(summed(each).reshape(len(models), -1))
+        grids = [found[first : first + some] for first in range(0, len(models), some)]
+    flat, shapes = [], {}
+    for mine, (_, labels) in zip(scores, tests, strict=True):
+        each = []
+        for tables, grid in zip(mine, grids, strict=True):
+            of_part = sums(task, link, tables, labels, grid, bins)
+            shapes = {name: value.shape[1:] for name, value in of_part.items()}
+            each.append(np.concatenate([value.reshape(len(tables), -1) for value in of_part.values()], axis=1))
+        flat.append(np.concatenate(each).reshape(-1))
     return (_unflat(row, shapes) for row in summed(flat).reshape(len(models), -1))
+
+
+def score_tables(rows: Rows | WithConstant, models: Array, K: int) -> Array:
+    """Return the K scores of each row by each model."""
+    return np.stack([score_table(rows, x, K) for x in models])
 
 
 def score_table(rows: Rows | WithConstant, x: Array, K: int) -> Array:

@@ -155,6 +155,19 @@ def test_sums_of_parts_give_the_figures_of_the_whole_and_auc_within_its_error(K,
     assert found["auc_error"] < (2e-4 if K == 2 else 2e-3)
 
 
+@pytest.mark.parametrize("task", [TWO, several(3), NUMBERS, COUNTS], ids=lambda task: task.kind)
+@pytest.mark.parametrize("rows", [0, 1, 60])
+def test_several_models_at_once_have_the_sums_of_each(task, rows):
+    draw, link = np.random.default_rng(3), {"binary": "logistic", "multiclass": "softmax"}.get(task.kind, "none")
+    scores, labels = draw.standard_normal((5, rows, task.scores)), draw.integers(0, 3, rows).astype(float)
+    grids = grid_of(moments(task, scores)) if task.classifies else None
+    found = sums(task, link, scores, labels, grids)
+    for k, one in enumerate(scores):
+        alone = sums(task, link, one, labels, grid_of(moments(task, one)) if task.classifies else None)
+        assert alone.keys() == found.keys()
+        assert all(np.array_equal(alone[name], found[name][k]) for name in alone)
+
+
 def test_nothing_to_say_without_rows_or_with_numbers_that_are_none():
     assert metrics(TWO, np.empty(0), np.empty(0)) == {"auc": None}
     assert metrics(NUMBERS, np.empty(0), np.empty(0)) == {}
