@@ -32,7 +32,7 @@ from collections.abc import Iterable, Sequence
 Pair = tuple[int, int]
 
 USUAL_CONNECTIVITY = 4
-"""Masks hide a summand from three colluders, even if nobody asks for as many."""
+"""Masks of few pairs hide a summand from three colluders, even if nobody asks for as many."""
 
 
 def connectivity(size: int, colluders: int) -> int:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+ROUNDING = 1.0 + 5e-10
+"""Four times the largest relative error of `gdp_delta`, which is near mu = 1e-3."""
+
 
 def _mills(t: float) -> float:
     """Return R(t) = Phi(-t)/phi(t), to full relative precision."""
@@ -44,12 +47,12 @@ def gdp_delta(mu: float, eps: float) -> float:
 
 def gdp_epsilon(mu: float, delta: float) -> float:
     """Return the smallest eps with gdp_delta(mu, eps) <= delta, rounded up."""
-    if gdp_delta(mu, 0.0) <= delta:
+    if ROUNDING * gdp_delta(mu, 0.0) <= delta:
         return 0.0
     if delta <= 0 or mu == math.inf:
         return math.inf
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + mu  # beyond the Gaussian tail bound
-    return _bisect(low, high, lambda eps: gdp_delta(mu, eps) > delta)[1]
+    return _bisect(low, high, lambda eps: ROUNDING * gdp_delta(mu, eps) > delta)[1]
 
 
 def gdp_mu(eps: float, delta: float) -> float:
@@ -59,9 +62,9 @@ def gdp_mu(eps: float, delta: float) -> float:
     if delta <= 0:
         return 0.0
     low, high = 0.0, 1.0
-    while gdp_delta(high, eps) <= delta:
+    while ROUNDING * gdp_delta(high, eps) <= delta:
         low, high = high, 2 * high
-    return _bisect(low, high, lambda mu: gdp_delta(mu, eps) <= delta)[0]
+    return _bisect(low, high, lambda mu: ROUNDING * gdp_delta(mu, eps) <= delta)[0]
 
 
 def _bisect(low: float, high: float, is_low: Callable[[float], bool]) -> tuple[float, float]:

@@ -29,18 +29,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dpmpi.core import Array, Penalty
-from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError, nearest
 
 _OUTSIDE = 1.0 + 1e-9  # means of points on the boundary lie outside by rounding
 _SMALL = 1e-280  # a sum of squares below it may have lost summands to underflow
 
 
-@frozen
+@dataclass(frozen=True)
 class Regulariser(Penalty):
     """h of (1). `out` may not alias the input; no step allocates an m-vector."""
 

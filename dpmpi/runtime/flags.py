@@ -47,7 +47,7 @@ def read_plainly(argv: Sequence[str]) -> dict[str, Any] | None:
         return None
     named: dict[str, Any] = {flag: text for flag, text in pairs if flag in NAMED}
     for name in PLUGIN_FIELDS:
-        if found := [text for flag, text in pairs if _field(flag) == name]:
+        if found := [text for flag, text in pairs if flag == name.replace("_", "-")]:
             named[name] = found
     readers = _readers(*asked(named))
     given: dict[str, Any] = {}

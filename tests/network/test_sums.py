@@ -163,6 +163,7 @@ def test_butterflies_move_two_vectors_a_rank(n, words):
     one = butterfly_sent(n, 8 * words)
     blocks = -(-words // n) * 8
     assert 2 * (n - 1) * blocks <= one.payload <= 2.1 * n * blocks
+    assert one.payload <= 2.1 * 8 * (words + n)
     assert one.messages <= 2 * (n - 1)
     s = n
     for stage in plan_stages(n, 8 * words):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import tracemalloc
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -99,6 +101,15 @@ def test_without_curvature_a_bounded_domain_still_has_a_minimiser(h, z, A, seed)
         assert z @ y + A * h.l1 * np.abs(y).sum() >= z @ x + A * h.l1 * np.abs(x).sum() - 1e-10
     inside = np.abs(z) <= A * h.l1
     assert np.all(x[inside] == 0.0)
+
+
+def test_a_penalty_of_ones_own_may_derive_from_the_usual_one():
+    @dataclass(frozen=True)
+    class Twice(Regulariser):
+        extra: float = 1.0
+
+    assert Twice(l2=0.5, extra=2.0) == Twice(0.0, 0.5, None, None, 2.0)
+    assert str(inspect.signature(Regulariser)).startswith("(l1: 'float' = 0.0, l2")
 
 
 def test_without_curvature_and_domain_only_a_zero_dual_has_a_step():

@@ -35,6 +35,7 @@ ODD = [
     ["--rounds", "many"],
     ["rounds"],
     ["--", "--rounds", "3"],
+    ["--plugin_digest", "aa"],
     ["--gamma", "3"],  # of another method than the default one
     ["--algorithm", "dp-dda", "--noise-schedule", "rising"],
 ]
