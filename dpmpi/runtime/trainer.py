@@ -288,8 +288,8 @@ class Trainer:
 
         def write_model() -> None:
             if job.leads:
-                summary.update(summarise(job, told, self._evaluation, self._optimum, self._started, wall))
-                summary["metrics"] = self._quality
+                ended = self._evaluation, self._optimum, self._started, wall, self._quality
+                summary.update(summarise(job, told, *ended))
                 counted = [] if self._private is None else self._private.counted
                 summary["private_evaluation"] = figures(job, counted, told)
                 directory.write_model(trained_model(job, summary, x, rows))

@@ -23,14 +23,16 @@ classes through the noise of fewer rounds, and goes less far,
 (A careful choice that was fitted to nothing: an easy set is learned with a twentieth of the releases, too.)
 
 The second part of (4) is a run that stops while it still puts all records into the larger class. Where pi is not
-declared and the word is good, the line names the share below which (1) is weak. What would do: nu falls as 1/N in the
-records and as 1/mu in the Gaussian DP of (epsilon, delta), so (1) is solved for N, and for epsilon by mu. The constants
-were fitted on simulated runs (docs/experiments/defaults.md): a guide, not a theorem.
+declared and the word is good, the line names the share below which (1) is weak. What would do (for even classes if pi
+is not declared): nu falls as 1/N in the records and as 1/mu in the Gaussian DP of (epsilon, delta), so (1) is solved
+for N, and for epsilon by mu; for the noise where that is given instead of epsilon. The constants were fitted on
+simulated runs (docs/experiments/defaults.md): a guide, not a theorem.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from dpmpi.core.frozen import frozen
@@ -120,9 +122,14 @@ def verdict(figures: Figures) -> Verdict:
         word = "mostly noise"  # (3), (7)
     elif figures.limits[0] <= seen or early or s < WEAK_CUT:
         word = "weak"  # (4), (7)
-    records, epsilon = _enough(figures, F)
+    wanted = 1.01 * F / figures.limits[0]
+    records, epsilon = _enough(figures, wanted)
+    least = _least_share(figures) if word == "good" else None
+    only = (
+        "" if least is None else f" if {no_class_below(least)} (weak or worse otherwise; say it with --smaller-class)"
+    )
     expected = word if word == "mostly noise" else f"a {word} model"
-    parts = [f"expect {expected}{_if_even(figures) if word == 'good' else ''}: {_noise(figures)}"]
+    parts = [f"expect {expected}{only}: {_noise(figures)}"]
     if figures.clip_ratio > MORE_NOISE:
         parts.append(f"the clip is {figures.clip_ratio:.3g} times the usual one: more noise, and hardly more signal")
     if figures.usual and figures.nu > MORE_NOISE * figures.usual:
@@ -143,12 +150,15 @@ def verdict(figures: Figures) -> Verdict:
         )
     if records is not None:
         would = f"about {records:,} records" + (f", or epsilon {epsilon:.2g}," if epsilon is not None else "")
-        parts.append(f"{would} would do")
+        parts.append(f"{would} would do{_for_even(figures)}")
+    elif wanted >= 1.01 and figures.epsilon is None:
+        parts.append(f"noise {wanted:.2g} times smaller would do{_for_even(figures)}")
     found = {
         "word": word,
         "hardness": F,
         "fits_budget": s,
         "overshoot": r,
+        "least_share": least,
         "noise_of_mean_gradient": figures.nu,
         "smallest_rank": figures.smallest,
         "dimension": figures.dimension,
@@ -190,20 +200,41 @@ def _stops_early(figures: Figures) -> bool:
     return figures.flow < SHORT_FLOW / share**3 and overshoot(figures) < SHORT_PART
 
 
-def _if_even(figures: Figures) -> str:
-    """Return the share of a class, if nobody declared one, from which on (4) does not hold; nothing else."""
-    if figures.numbers or figures.classes > 2 or figures.share is not None or not figures.nu:
-        return ""
+def no_class_below(share: float) -> str:
+    """Return the condition of a verdict in words."""
+    return f"no class is below {100.0 * share:.3g}%"
+
+
+def no_better_than_majority(metrics: Mapping[str, Any] | None) -> str | None:
+    """Return a sentence on a model whose accuracy is not above that of a constant; None for any other."""
+    found = (metrics or {}).get("mean") or {}
+    accuracy, majority = found.get("accuracy"), found.get("majority")
+    if accuracy is None or majority is None or accuracy > majority:
+        return None
+    return f"the accuracy {accuracy:.4f} is not above the {majority:.4f} of always naming the largest class"
+
+
+def _open_share(figures: Figures) -> bool:
+    """Return whether the share of the smaller class decides, and nobody declared it."""
+    return not figures.numbers and figures.classes == 2 and figures.share is None
+
+
+def _for_even(figures: Figures) -> str:
+    return " if classes are even" if _open_share(figures) else ""
+
+
+def _least_share(figures: Figures) -> float | None:
+    """Return the share of a class, if nobody declared one, from which on (4) does not hold."""
+    if not _open_share(figures) or not figures.nu:
+        return None
     seen = figures.nu * math.sqrt(math.sqrt(figures.dimension)) / math.sqrt(figures.fits)
-    least = math.ceil(1000.0 * math.sqrt(seen / WEAK_NOISE)) / 10.0
-    return f" if no class is below {least:.3g}% (weak otherwise; say it with --smaller-class)"
+    return math.ceil(1000.0 * math.sqrt(seen / WEAK_NOISE)) / 1000.0
 
 
-def _enough(figures: Figures, F: float) -> tuple[int | None, float | None]:
-    """Return the records, and the epsilon, for which F is just below (4); None where F already is."""
-    if figures.limits[0] > F:
+def _enough(figures: Figures, wanted: float) -> tuple[int | None, float | None]:
+    """Return the records, and the epsilon, with `wanted` times less noise; None where it is fine, or does not fall."""
+    if wanted < 1.01 or figures.epsilon is None:
         return None, None
-    wanted = 1.01 * F / figures.limits[0]
     records = _two_digits(figures.records * wanted)
     if not figures.epsilon or not math.isfinite(figures.epsilon):
         return records, None

@@ -17,7 +17,15 @@ from dpmpi.problem.losses import LOSSES
 from dpmpi.runtime.derived import noise_rate
 from dpmpi.runtime.expectation import expected, released_noise
 from dpmpi.runtime.plan import noise_levels
-from dpmpi.runtime.verdict import MOST_NOISE, WEAK_NOISE, Figures, hardness, verdict, worse_than_nothing
+from dpmpi.runtime.verdict import (
+    MOST_NOISE,
+    WEAK_NOISE,
+    Figures,
+    hardness,
+    no_better_than_majority,
+    verdict,
+    worse_than_nothing,
+)
 
 ORDER = ("good", "weak", "mostly noise")
 
@@ -94,6 +102,26 @@ def test_what_would_do_does(N):
     assert verdict(figures(N, 0.85 * epsilon)).word != "good"
     assert f"{records:,} records" in found.line
     assert f"epsilon {epsilon:.2g}" in found.line
+
+
+def test_noise_that_is_given_falls_with_neither_records_nor_epsilon():
+    found = verdict(replace(figures(300), epsilon=None))
+    assert found.figures["records_that_would_do"] is found.figures["epsilon_that_would_do"] is None
+    less = float(re.search(r"noise ([\d.]+) times smaller would do$", found.line).group(1))
+    assert verdict(replace(figures(300), nu=figures(300).nu / (1.05 * less))).word == "good"
+    assert verdict(replace(figures(300), nu=1.1 * figures(300).nu / less)).word != "good"
+
+
+def test_what_would_do_says_that_nobody_declared_a_share():
+    assert verdict(replace(figures(300), share=None)).line.endswith("would do if classes are even")
+    assert verdict(figures(300, share=0.5)).line.endswith("would do")
+
+
+def test_a_model_that_is_no_better_than_a_constant_is_called_that():
+    assert no_better_than_majority(None) is no_better_than_majority({"mean": {}}) is None
+    assert no_better_than_majority({"mean": {"accuracy": 0.91, "majority": 0.9}}) is None
+    said = no_better_than_majority({"mean": {"accuracy": 0.9, "majority": 0.9}})
+    assert said == "the accuracy 0.9000 is not above the 0.9000 of always naming the largest class"
 
 
 def test_the_line_names_noise_smallest_rank_and_dimension():

@@ -14,6 +14,7 @@ from dpmpi.commands.report.ranks import spent
 from dpmpi.runtime.output.progress import in_rate
 from dpmpi.runtime.output.result_table import NOISE, to_two_digits
 from dpmpi.runtime.output.results import COLUMNS, QUANTILES, RANGE, Group, Run, Spread, SweepResult, table_columns
+from dpmpi.runtime.verdict import no_class_below
 
 BYTES_OF = {"numbers": "payload", "shares": "share", "seals": "tag", "trailers": "trailer"}
 MORE = {
@@ -125,8 +126,11 @@ def _verdict_tile(told: Mapping[str, Any] | None) -> list[str]:
     if not told or told.get("word") is None:
         return []
     if told.get("afterwards"):
-        return [page.tile("verdict", told["word"], "was expected, but see the warning", "tile bad")]
-    return [page.tile("verdict", told["word"], "expected before training, from public figures")]
+        see = ", but see" if told["word"] == "good" else ": see"
+        return [page.tile("verdict", told["word"], f"was expected{see} the warning", "tile bad")]
+    least = told.get("least_share")
+    only = "from public figures" if least is None else f"if {no_class_below(least)}"
+    return [page.tile("verdict", told["word"], f"expected before training, {only}")]
 
 
 def _quality_tile(summary: Mapping[str, Any]) -> list[str]:

@@ -304,6 +304,7 @@ def watch(
         "graph": graph.name,
         "derived": derived,
         "verdict": expected and expected.word,
+        "least_share": expected and expected.figures["least_share"],
         "budget": budget,
         "results": results,
     }

@@ -22,7 +22,7 @@ from dpmpi.privacy.spending import charged_to, largest_known
 from dpmpi.runtime.engine import Seat
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.job import Job
-from dpmpi.runtime.verdict import worse_than_nothing
+from dpmpi.runtime.verdict import no_better_than_majority, worse_than_nothing
 
 if TYPE_CHECKING:
     from dpmpi.problem.optimum import Optimum
@@ -101,6 +101,7 @@ def summarise(
     optimum: Optimum | None,
     started: float,
     wall: float,
+    metrics: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return summary.json: the figures of the whole run, null where one does not apply.
 
@@ -140,7 +141,7 @@ def summarise(
         "run": job.run,
         "algorithm": config.algorithm,
         "derived": job.plan.derivation(),
-        "verdict": _verdict(job, evaluation),
+        "verdict": _verdict(job, evaluation, metrics),
         "asked": (job.settings.typed or config).digest(),
         "ranks": len(ranks),
         "rounds": job.plan.rounds,
@@ -192,6 +193,7 @@ def summarise(
         "ranks_at_start": job.past.origin,
         "lost": sorted(job.past.lost),
         "per_rank": list(ranks),
+        "metrics": metrics,
     }
 
 
@@ -222,11 +224,12 @@ def _cost(job: Job, ranks: Sequence[dict[str, Any]], on_a_host: int, training: f
     return own_cost(pattern_of(job.plan), ranks, hosts, training, fitted)
 
 
-def _verdict(job: Job, evaluation: Evaluation | None) -> dict[str, Any] | None:
-    """Return the verdict before the run, and whether the model turned out worse than none at all."""
+def _verdict(job: Job, evaluation: Evaluation | None, metrics: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the verdict before the run, and whether the model turned out no better than none at all."""
     expected = job.verdict()
     zero = None if job.settings.loss is None else job.settings.loss.at_zero
     worse = None if evaluation is None else worse_than_nothing(zero, evaluation.objective)
+    worse = "; ".join(filter(None, (worse, no_better_than_majority(metrics)))) or None
     if job.fits.nothing_fits and not job.past.goes_on:
         worse = "no budget was left for training: the model holds nothing of the records"
     if expected is None:
