@@ -143,12 +143,13 @@ def show_curious(found: dict[str, Any]) -> str:
         lines += (
             [f"    covering the models at the end is the wire's figure: {found['models']}"] if found["models"] else []
         )
-        lines.append(f"  {'rank':>10} {'hops':>6} {'wire':>10} {'messages':>10} {'and models':>10}")
+        lines.append(f"  {'rank':>10} {'hops':>6} {'wire':>10} {'messages':>10} {'with models':>11}")
         for rank, away in enumerate(one["hops"]):
             if rank in one["curious"]:
                 continue
             numbers = (found["wire"][rank], one["epsilon_of_messages"][rank], one["epsilon"][rank])
-            cells = " ".join(f"{'-' if number is None else format(number, '.4g'):>10}" for number in numbers)
+            texts = ["-" if number is None else format(number, ".4g") for number in numbers]
+            cells = f"{texts[0]:>10} {texts[1]:>10} {texts[2]:>11}"
             lines.append(f"  {rank:>10} {'-' if away is None else away:>6} {cells}")
     lines.append("  proven for real numbers; the certificate of the run is the wire's")
     return "\n".join(lines)
@@ -171,7 +172,7 @@ def show(plan: dict[str, Any]) -> str:
         "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified",
     }
     if plan["pair_noise"] is not None:
-        rows["noise of pairs"] = _cancelling(plan["pair_noise"])
+        rows["noise of pairs"] = plan["pair_noise"]["line"]
     if plan["unit"] != "record":
         rows["unit"] = plan["unit"]
     if (found := plan["evaluation"]) is not None:
@@ -196,13 +197,6 @@ def show(plan: dict[str, Any]) -> str:
     more = [show_curious(plan["curious"])] if "curious" in plan else []
     more += [show_predicted(plan["predicted"])] if "predicted" in plan else []
     return "\n".join([table, *more])
-
-
-def _cancelling(found: Mapping[str, Any]) -> str:
-    """Return the share of noise between neighbours that is left in the mean, in words."""
-    n = found["colluders"]
-    who = {0: "against outsiders", 1: "whichever rank colludes"}.get(n, f"whichever {n} ranks collude")
-    return f"cancels in the mean: {1.0 / found['gain']:.2g} of local noise there, {who} ({found['search']})"
 
 
 def main(argv: Sequence[str]) -> int:

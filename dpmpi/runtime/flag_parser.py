@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -11,6 +12,9 @@ from dpmpi.errors import ConfigError, nearest
 from dpmpi.runtime.config import config_fields
 from dpmpi.runtime.flags import NAMED, PLUGIN_FIELDS, asked, derived_names, hyperparameters, narrowed, or_auto
 from dpmpi.runtime.options import AUTO, flag_of
+
+_UNREADABLE = re.compile(r"argument (--[\w-]+): invalid (int|float) value: (.*)", re.DOTALL)
+_NUMBERS = {"int": "a whole number", "float": "a number"}
 
 EXAMPLES = """\
 examples:
@@ -80,7 +84,8 @@ def make_parser(
             parser.add_argument(flag_of(f.name), action="append", metavar=metavar, help=f.metadata["help"])
         else:
             kind = or_auto(f.metadata["kind"]) if f.metadata.get("auto") else f.metadata["kind"]
-            parser.add_argument(flag_of(f.name), type=kind, metavar=f.metadata["metavar"], help=text)
+            metavar = f.metadata["metavar"] or "|".join(f.metadata["choices"]) or None
+            parser.add_argument(flag_of(f.name), type=kind, metavar=metavar, help=text)
     parser.add_argument("--no-evaluate", dest="evaluate", action="store_const", const="0", help=argparse.SUPPRESS)
     group = parser.add_argument_group("hyperparameters of the algorithms")
     known = narrowed(plugins, only)
@@ -110,4 +115,6 @@ class Parser(argparse.ArgumentParser):
             flags = [flag for action in self._actions for flag in action.option_strings]
             near, unknown = nearest(unknown.split("=")[0], flags), unknown if unknown.isprintable() else repr(unknown)
             message = f"unknown flag {unknown}{near}; --help lists the flags"
+        elif found := _UNREADABLE.fullmatch(message):
+            message = f"expected {_NUMBERS[found[2]]} for {found[1]}, found {found[3]}"
         raise ConfigError(message if len(message) <= 600 else f"{message[:600]}...")

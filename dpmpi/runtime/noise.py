@@ -34,6 +34,8 @@ from dpmpi.runtime.plugins import methods
 if TYPE_CHECKING:
     from dpmpi.runtime.plan import Plan
 
+NO_GAIN = 0.99
+"""The part of the noise that may be left in the mean before noise between neighbours is of no use."""
 TAIL_DEVIATIONS = 40.0
 """Noise beyond this many standard deviations has a probability below 2^-1000."""
 
@@ -220,8 +222,14 @@ class PairNoise(_Noise):
         """Return the figures of noise between neighbours, JSON-ready; None until the graph is known."""
         if self.gain is None:
             return None
+        n, left = self.colluders, 1.0 / self.gain.value
+        who = {0: "against outsiders", 1: "whichever rank colludes"}.get(n, f"whichever {n} ranks collude")
         search = "every set" if self.gain.exact else "a bound by the least degree"
-        return {"kappa": self.kappa, "colluders": self.colluders, "gain": self.gain.value, "search": search}
+        line = f"cancels in the mean: {left:.2g} of local noise there, {who} ({search})"
+        if left > NO_GAIN:
+            line += ": nothing is gained, take another --graph or fewer --colluders"
+        found = {"kappa": self.kappa, "colluders": n, "gain": self.gain.value, "search": search}
+        return found | {"line": line}
 
     def price(self, sigma: float, width: int) -> Pricing:
         """Return how releases behind noise of standard deviation `sigma` are written down."""

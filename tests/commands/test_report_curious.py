@@ -104,3 +104,8 @@ def test_nothing_is_said_of_a_run_that_is_not_private(runs, tmp_path):
 def test_ranks_that_are_none_are_refused(runs, tmp_path):
     with pytest.raises(ConfigError, match="for --curious, found '6'"):
         page_of(runs / "dgd", tmp_path, "6")
+
+
+def test_curious_ranks_are_of_one_run(runs, capsys):
+    assert main(["report", str(runs / "dgd"), str(runs / "dda"), "--curious", "1"]) == 2
+    assert "expected one run with --curious, found 2 paths" in capsys.readouterr().err

@@ -142,7 +142,7 @@ def test_a_grid_of_two_keys_is_their_product(tmp_path):
         ("ranks = 3", "ranks = 0", "ranks = a whole number from 1 to 10000, found 0"),
         ("repetitions = 2", "repetitions = 1.5", "expected repetitions = a whole number"),
         ("rounds = 6", "round = 6", "series 'private', epsilon = 1.0: unknown flag --round"),
-        ("rounds = 6", "rounds = 'six'", "--rounds: invalid int value: 'six'"),
+        ("rounds = 6", "rounds = 'six'", "expected a whole number for --rounds, found 'six'"),
         ("rounds = 6", "rounds = [6]", "[run]: expected rounds = text, a number, true or false, found [6]"),
         ("rounds = 6", "out = 'x'", "[run]: expected settings of a run, found out: use --out"),
         ("rounds = 6", "graph = 'rnig'", "rnig"),

@@ -41,7 +41,7 @@ def test_hyperparameters_reach_the_algorithm():
     ("arguments", "message"),
     [
         ("--rounds 0", "--rounds must be at least 1, got 0"),
-        ("--rounds many", "invalid int value: 'many'"),
+        ("--rounds many", "expected a whole number for --rounds, found 'many'"),
         ("--epsilon -1", "--epsilon must be greater than 0, got -1"),
         ("--delta 1", "--delta must be less than 1"),
         ("--epsilon 1 --noise 1", "not both"),

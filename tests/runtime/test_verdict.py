@@ -14,6 +14,7 @@ from dpmpi.commands.report.headline import _expectations
 from dpmpi.errors import ConfigError
 from dpmpi.privacy.gdp import gdp_mu
 from dpmpi.problem.losses import LOSSES
+from dpmpi.run import main
 from dpmpi.runtime.derived import noise_rate
 from dpmpi.runtime.expectation import expected, released_noise
 from dpmpi.runtime.plan import noise_levels
@@ -105,11 +106,11 @@ def test_what_would_do_does(N):
 
 
 def test_noise_that_is_given_falls_with_neither_records_nor_epsilon():
-    found = verdict(replace(figures(300), epsilon=None))
+    found = verdict(replace(figures(300, share=0.5), epsilon=None))
     assert found.figures["records_that_would_do"] is found.figures["epsilon_that_would_do"] is None
     less = float(re.search(r"noise ([\d.]+) times smaller would do$", found.line).group(1))
     assert verdict(replace(figures(300), nu=figures(300).nu / (1.05 * less))).word == "good"
-    assert verdict(replace(figures(300), nu=1.1 * figures(300).nu / less)).word != "good"
+    assert verdict(replace(figures(300), nu=1.1 * figures(300).nu / less)).word == "weak"
 
 
 def test_what_would_do_says_that_nobody_declared_a_share():
@@ -289,3 +290,14 @@ def test_every_method_says_how_far_it_goes_and_l2_holds_it_back(algorithm):
         flows.append(plan.method.flow(plan.terms(0)))
     assert flows[0] > 0
     assert flows[1] <= 2.0 or algorithm == "momentum"  # 1/l2
+
+
+@pytest.mark.parametrize(("colluders", "gained"), [(1, True), (2, False)])
+def test_noise_between_neighbours_that_gains_nothing_says_so_at_the_start(tmp_path, capsys, colluders, gained):
+    flags = (
+        f"--loopback 6 --data synthetic:samples=300,features=3 --graph ring --noise-in pairs --colluders {colluders}"
+    )
+    more = ["--seal", "--rounds", "2", "--epsilon", "1", "--out", str(tmp_path / "run")]
+    assert main([*flags.split(), *more]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("noise between neighbours")]
+    assert ("nothing is gained" in line) != gained

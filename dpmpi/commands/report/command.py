@@ -117,6 +117,8 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError(f"--out is the page's name and ends with .html, got {flags.out}")
     if bool(flags.paths) == bool(flags.figure):
         raise ConfigError("expected a run or sweep directory, or --figure gamma without one: name one of them")
+    if flags.curious is not None and len(flags.paths) != 1:
+        raise ConfigError(f"expected one run with --curious, found {len(flags.paths)} paths: name that run alone")
     say(
         write_figure(flags.out or Path("gamma.html"))
         if flags.figure

@@ -83,7 +83,11 @@ def _section(
 ) -> Section:
     key = "epsilon_of_messages" if found["models"] else "epsilon"
     about = "The proven epsilon of each rank's records against what one other rank hears in the rounds"
-    about += ", without the models at the end." if found["models"] else ", and against the models at the end."
+    about += (
+        ", without the models at the end."
+        if found["models"]
+        else ", and against the models at the end, too, which the map shows."
+    )
     pieces = []
     if found["models"]:
         pieces.append(page.paragraph(f"Not covered: {found['models']}.", "warn"))
