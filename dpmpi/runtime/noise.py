@@ -177,13 +177,20 @@ class SumNoise(_Noise):
         what = "gradients"
         if plan.held_out is not None and plan.held_out.largest > longest:
             longest, what = plan.held_out.largest, "shares of held-out rows"
-        room = capacity(n, self.bits, self.tail(plan, sigma), self.word)
-        if longest >= room:
+
+        def room(bits: int) -> float:
+            try:
+                return max(0.0, capacity(n, bits, replace(self, bits=bits).tail(plan, sigma), self.word))
+            except ConfigError:
+                return 0.0
+
+        if longest >= room(self.bits):
+            fitting = [bits for bits in range(self.bits) if longest < room(bits)]
+            advice = [f"at most {max(fitting)} --share-bits"] if fitting else []
+            advice += ["a smaller --lipschitz", "a larger --batch", *(["--share-words 64"] if self.word < 64 else [])]
             raise ConfigError(
-                f"expected {what} below {max(room, 0.0):.3g} in a shared sum of {n} ranks with {self.bits} "
-                f"fractional bits in words of {self.word}, found that they may reach {longest:.3g}: use fewer "
-                f"--share-bits, a smaller --lipschitz or a larger --batch"
-                f"{', or --share-words 64' if self.word < 64 else ''}"
+                f"expected {what} below {room(self.bits):.3g} in a shared sum of {n} ranks with {self.bits} fractional "
+                f"bits in words of {self.word}, found that they may reach {longest:.3g}: use {' or '.join(advice)}"
             )
 
 
