@@ -23,8 +23,9 @@ from dpmpi.runtime.expectation import expected
 from dpmpi.runtime.flag_parser import make_parser, named_plugins
 from dpmpi.runtime.flags import from_values
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.options import flag_of
-from dpmpi.runtime.plan import Plan, make_plan, noise_levels
+from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.settings import Settings
 
 EXAMPLES = """\

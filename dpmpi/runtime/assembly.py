@@ -32,7 +32,8 @@ from dpmpi.runtime.job import Job, Past
 from dpmpi.runtime.ledger_owner import remember_rows, remember_split, training_mark
 from dpmpi.runtime.loading import load_shards, most_records, said_at_home
 from dpmpi.runtime.noise import Pairs
-from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
+from dpmpi.runtime.noise_levels import Spent, noise_levels
+from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.recovery.snapshot import check_snapshot_owner, restore
 from dpmpi.runtime.settings import Settings
 

@@ -28,7 +28,8 @@ from dpmpi.privacy.spending import charged_to
 from dpmpi.runtime.noise import LocalNoise, Noise, SumNoise
 
 if TYPE_CHECKING:
-    from dpmpi.runtime.plan import Plan, Spent
+    from dpmpi.runtime.noise_levels import Spent
+    from dpmpi.runtime.plan import Plan
 
 
 @frozen

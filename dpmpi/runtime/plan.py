@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 from dpmpi.core import Array, Exchanges, Mechanism, Method, Terms
@@ -16,8 +16,6 @@ from dpmpi.network.route import Routes
 from dpmpi.network.schedule import SampledSchedule, StaticSchedule
 from dpmpi.privacy import calibration, theorems
 from dpmpi.privacy.events import ReleaseEvent
-from dpmpi.privacy.releases import cache_file, later_releases, tally
-from dpmpi.privacy.spending import charged_to
 from dpmpi.privacy.theorems import Claim
 from dpmpi.problem.batches import Batch
 from dpmpi.problem.local_problem import LocalProblem, MeanProblem
@@ -29,6 +27,7 @@ from dpmpi.runtime.derived import derivation, derive, weights
 from dpmpi.runtime.held_out import HeldOut, evaluation_noise
 from dpmpi.runtime.messages import Way
 from dpmpi.runtime.noise import Pairs
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.options import AUTO
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
@@ -157,10 +156,8 @@ class Plan:
 
     def derivation(self) -> str | None:
         """Return the derived settings in words; None if everything was given."""
-        found, typed = (
-            derivation(self.settings, [self.method.counts(terms) for terms in self.kinds]),
-            self.settings.typed,
-        )
+        typed = self.settings.typed
+        found = derivation(self.settings, [self.method.counts(terms) for terms in self.kinds])
         told = typed is not None and typed.weigh == AUTO and self.config.weigh == "precision"
         if not told or max(self.weights) < 1.1 * min(self.weights):  # who is alike counts alike, or nearly
             return found
@@ -363,58 +360,3 @@ def _refused(plan: Plan) -> bool:
     except ConfigError:
         return True
     return False
-
-
-@frozen
-class Spent:
-    """What a rank has charged before the run went on, and how many of its planned releases that made."""
-
-    charged: Mapping[ReleaseEvent, int]
-    made: int
-
-
-def noise_levels(plan: Plan, spent: Sequence[Spent] = (), *, cached: bool = True) -> list[float]:
-    """Return the noise of every rank that meets --epsilon and --delta, given its records and active rounds.
-
-    Each rank composes over its own active rounds only: the schedule is public, so it hides nothing, but who is silent
-    pays nothing. A run that goes on after a failure has `spent` something, more than planned if rounds are repeated:
-    the noise of what is still to come makes up for it where that is possible. When a rank fails is not a function of
-    the records, so the composition is no more adaptive than that of the plan. With `cached` false nothing is believed
-    that an earlier process found.
-    """
-    config, records, epsilon = plan.config, plan.records, plan.config.epsilon
-    cache_ = cache_file() if cached else None
-    if epsilon is not None or config.noise:
-        for count in sorted(set(records)):
-            calibration.check_delta(config.delta, count, config.allow_large_delta)
-    if epsilon is None:
-        return [config.noise or 0.0] * len(records)
-    if config.calibration == "theorem":
-        return [theorems.theorem_noise(config.algorithm, plan.claim(), epsilon)] * len(records)
-
-    @cache  # ranks in the same position need the same noise
-    def level(terms: Terms) -> float:
-        if not plan.releases(terms, 1.0):
-            # A rank that is never active releases nothing; the noise of one round keeps its figures finite.
-            terms = dataclasses.replace(terms, active_rounds=1)
-        return calibration.calibrate(
-            lambda sigma: tally(plan.releases(terms, sigma)), epsilon, config.delta, cache=cache_
-        )
-
-    def level_after(terms: Terms, before: Spent) -> float:
-        charged = charged_to(before.charged, "training")
-        if not charged or not later_releases(plan.releases(terms, 1.0), before.made):
-            return level(terms)
-
-        def left(sigma: float) -> Mapping[ReleaseEvent, int]:
-            return tally(later_releases(plan.releases(terms, sigma), before.made))
-
-        try:
-            return calibration.calibrate(left, epsilon, config.delta, cache=cache_, spent=charged)
-        except (ConfigError, ArithmeticError, ValueError):  # what is charged leaves too little: the summary says so
-            return level(terms)
-
-    levels = [
-        level_after(plan.terms(rank), spent[rank]) if spent else level(plan.terms(rank)) for rank in range(len(records))
-    ]
-    return plan.settings.noise.common(levels)

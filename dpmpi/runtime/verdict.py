@@ -209,9 +209,10 @@ def no_better_than_majority(metrics: Mapping[str, Any] | None) -> str | None:
     """Return a sentence on a model whose accuracy is not above that of a constant; None for any other."""
     found = (metrics or {}).get("mean") or {}
     accuracy, majority = found.get("accuracy"), found.get("majority")
-    if accuracy is None or majority is None or accuracy > majority:
+    if not metrics or accuracy is None or majority is None or accuracy > majority:
         return None
-    return f"the accuracy {accuracy:.4f} is not above the {majority:.4f} of always naming the largest class"
+    known = f"the {majority:.4f} of always naming the largest class"
+    return f"the accuracy {accuracy:.4f} on {metrics['rows']:,} held-out rows is not above {known}"
 
 
 def _open_share(figures: Figures) -> bool:

@@ -19,8 +19,8 @@ from dpmpi.privacy.releases import tally
 from dpmpi.problem.penalties import Regulariser
 from dpmpi.problem.rows import Dense
 from dpmpi.run import main
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.output.coefficient_noise import mean_model_noise
-from dpmpi.runtime.plan import noise_levels
 from dpmpi.testing import check_method, models, simulate
 
 METHODS = [

@@ -11,7 +11,7 @@ from dpmpi.commands.sweep.file import read_sweep
 from dpmpi.commands.sweep.runs import make_runs
 from dpmpi.data.dealing import evenly
 from dpmpi.errors import ConfigError
-from dpmpi.runtime.plan import noise_levels
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "experiments"

@@ -287,7 +287,7 @@ def test_the_page_of_a_run(runs, capsys):
     ]
     assert text.count(" checked") == 1
     summary = json.loads((runs / "ring/summary.json").read_text())
-    shown = dict(re.findall(r'<div class="tile"><span>([^<]*)</span><b>([^<]*)</b>', text))
+    shown = dict(re.findall(r'<div class="tile(?: bad)?"><span>([^<]*)</span><b>([^<]*)</b>', text))
     assert shown.pop("time").endswith(" s")
     assert f", {in_rate(summary['rounds_per_second'])}</small>" in text
     assert shown == {

@@ -25,7 +25,7 @@ from dpmpi.run import main
 from dpmpi.runtime.budget import allowance, filter_order, read_budget
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.ledger_owner import lock_ledger
-from dpmpi.runtime.plan import noise_levels
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.trainer import Trainer
 

@@ -11,7 +11,7 @@ from dpmpi.algorithms import ALGORITHMS
 from dpmpi.errors import ConfigError
 from dpmpi.runtime.derived import noise_rate
 from dpmpi.runtime.flags import from_text
-from dpmpi.runtime.plan import noise_levels
+from dpmpi.runtime.noise_levels import noise_levels
 
 MU = 0.2681  # mu(1, 1e-5), as published
 SUM = ("--exchange", "shares", "--graph", "complete", "--noise-in", "sum")

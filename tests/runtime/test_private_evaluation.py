@@ -28,8 +28,9 @@ from dpmpi.runtime import held_out as held_out_rows
 from dpmpi.runtime import plan as plans
 from dpmpi.runtime.engine import Engine
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.output.result_table import to_two_digits, with_error
-from dpmpi.runtime.plan import make_plan, noise_levels
+from dpmpi.runtime.plan import make_plan
 from dpmpi.runtime.private_evaluation import PrivateEvaluator
 from dpmpi.runtime.recovery.checkpoint import Keeper
 

@@ -22,9 +22,9 @@ from dpmpi.run import main as run
 from dpmpi.runtime.evaluation import Evaluation
 from dpmpi.runtime.flags import parse
 from dpmpi.runtime.live_epsilon import Before, LiveEpsilon
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.output import progress as showing
 from dpmpi.runtime.output.progress import Figures, Progress, in_bytes, in_rate, in_time, watch
-from dpmpi.runtime.plan import noise_levels
 
 
 def planned(flags="", records=(400,) * 4):

@@ -9,7 +9,7 @@ from dpmpi.problem.batches import Batch
 from dpmpi.runtime.flags import from_text, parse
 from dpmpi.runtime.messages import PlainMessages, SharedSums
 from dpmpi.runtime.noise import LocalNoise, SumNoise
-from dpmpi.runtime.plan import noise_levels
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.settings import Settings
 
 SUM = ("--graph", "complete", "--exchange", "shares", "--noise-in", "sum")

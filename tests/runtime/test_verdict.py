@@ -17,7 +17,7 @@ from dpmpi.problem.losses import LOSSES
 from dpmpi.run import main
 from dpmpi.runtime.derived import noise_rate
 from dpmpi.runtime.expectation import expected, released_noise
-from dpmpi.runtime.plan import noise_levels
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.verdict import (
     MOST_NOISE,
     WEAK_NOISE,
@@ -120,9 +120,11 @@ def test_what_would_do_says_that_nobody_declared_a_share():
 
 def test_a_model_that_is_no_better_than_a_constant_is_called_that():
     assert no_better_than_majority(None) is no_better_than_majority({"mean": {}}) is None
-    assert no_better_than_majority({"mean": {"accuracy": 0.91, "majority": 0.9}}) is None
-    said = no_better_than_majority({"mean": {"accuracy": 0.9, "majority": 0.9}})
-    assert said == "the accuracy 0.9000 is not above the 0.9000 of always naming the largest class"
+    assert no_better_than_majority({"rows": 1234, "mean": {"accuracy": 0.91, "majority": 0.9}}) is None
+    said = no_better_than_majority({"rows": 1234, "mean": {"accuracy": 0.9, "majority": 0.9}})
+    assert (
+        said == "the accuracy 0.9000 on 1,234 held-out rows is not above the 0.9000 of always naming the largest class"
+    )
 
 
 def test_the_line_names_noise_smallest_rank_and_dimension():

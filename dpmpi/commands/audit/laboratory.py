@@ -40,9 +40,10 @@ from dpmpi.problem.losses import Squared
 from dpmpi.problem.rows import Csr, Dense, Rows
 from dpmpi.rng import fresh_key
 from dpmpi.runtime.assembly import assemble, open_ledgers
+from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.output.directory import RunDirectory
 from dpmpi.runtime.output.progress import Progress
-from dpmpi.runtime.plan import make_plan, noise_levels
+from dpmpi.runtime.plan import make_plan
 from dpmpi.runtime.plugins import blamed
 from dpmpi.runtime.settings import Settings
 from dpmpi.runtime.trainer import Trainer

@@ -19,7 +19,8 @@ from dpmpi.errors import DpmpiError
 from dpmpi.privacy.events import ReleaseEvent
 from dpmpi.privacy.releases import Releases, later_releases
 from dpmpi.runtime.held_out import evaluation_levels
-from dpmpi.runtime.plan import Plan, Spent, make_plan, noise_levels
+from dpmpi.runtime.noise_levels import Spent, noise_levels
+from dpmpi.runtime.plan import Plan, make_plan
 from dpmpi.runtime.settings import Settings
 
 SAME = 1e-9
