@@ -86,7 +86,7 @@ class FixedPoint:
         np.add(words, self.offset, words)
 
     def scale(self, factor: float = 1.0) -> Array:
-        """Return what `decode` multiplies by, for sums times a factor."""
+        """Return the scale of `decode`: the size of a step, times a factor of the sums."""
         return np.array(2.0**-self._bits * factor)
 
 

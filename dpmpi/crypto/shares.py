@@ -123,7 +123,7 @@ class PairwiseMasks:
             self._used = 0
 
     def _first(self, words: Any) -> Any:
-        """Return what masks begin with, as a word of this type: the offset's negative."""
+        """Return the negative of the offset that masks take away, as a word of this type."""
         return words.type(self._start % (1 << 8 * words.itemsize))
 
     def _draw(self, vector: Words) -> None:

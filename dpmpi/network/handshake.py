@@ -65,7 +65,7 @@ class Claim:
         return hashlib.sha256(json.dumps([*vars(self).items()]).encode()).hexdigest()
 
     def card(self) -> dict[str, Any]:
-        """Return what a rank tells all others of it, which is short, however many they are."""
+        """Return the claim as all ranks hear it: a digest stands for the names, so that it is short."""
         return vars(self) | {"names": hashlib.sha256(json.dumps(self.names).encode()).hexdigest()}
 
 

@@ -235,8 +235,7 @@ class PairNoise(_Noise):
         line = f"cancels in the mean: {left:.2g} of local noise there, {who} ({search})"
         if left > NO_GAIN:
             line += ": nothing is gained, take another --graph or fewer --colluders"
-        found = {"kappa": self.kappa, "colluders": n, "gain": self.gain.value, "search": search}
-        return found | {"line": line}
+        return {"kappa": self.kappa, "colluders": n, "gain": self.gain.value, "search": search, "line": line}
 
     def price(self, sigma: float, width: int) -> Pricing:
         """Return how releases behind noise of standard deviation `sigma` are written down."""
