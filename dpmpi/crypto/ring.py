@@ -49,7 +49,7 @@ class FixedPoint:
             )
         self._clip, self._bits = clip, bits
         self._square = 0.25 * clip * clip
-        self._small = min(self._square, 4.0 ** (50 - bits))
+        self._small = min(self._square, 0.999 * 4.0 ** (51 - bits))
         """Vectors whose squares add up to less have integers below 2^51, for (4)."""
         self._raise: Array = np.array(1.5 * 2.0 ** (52 - bits))
         self.offset: Words = self._raise.view(np.uint64)

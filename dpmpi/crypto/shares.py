@@ -42,7 +42,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpmpi.rng import PrivateStream, Words
 
-_PIECE = 16384  # words: as many are drawn at a time, 128 KiB of keystream that stay in the cache
+PIECE = 16384
+"""Words that are masked at a time: they and 128 KiB of keystream stay in the cache."""
 STRETCH = 1 << 35
 """Bytes of keystream under one nonce, whole words: AES-GCM ends at 2^36."""
 
@@ -77,8 +78,8 @@ class PairwiseMasks:
         self._secrets = dict(sorted(secrets.items()))
         self._peers: list[tuple[np.ufunc, Any]] = []
         self._stretch = self._left = 0
-        self._keystream: Words = np.empty(_PIECE, np.uint64)
-        self._zeros = memoryview(bytes(8 * _PIECE))
+        self._keystream: Words = np.empty(PIECE, np.uint64)
+        self._zeros = memoryview(bytes(8 * PIECE))
         self._ahead: Words = np.empty(0, np.uint64)
         """Masks that were drawn ahead, of which the first `_used` are used up."""
         self._used = 0
@@ -109,7 +110,7 @@ class PairwiseMasks:
         np.add(vector[count:], self._first(vector.dtype), out[count:])
         self._draw(out[count:])
         if self._used == len(self._ahead) < len(vector):  # the next vectors are likely to be as long
-            self._used = len(vector) * max(1, _PIECE // len(vector))
+            self._used = len(vector) * max(1, PIECE // len(vector))
             self._ahead = np.empty(self._used, vector.dtype)
 
     def prepare(self) -> None:

@@ -45,7 +45,7 @@ from dpmpi.core.frozen import frozen
 from dpmpi.errors import ConfigError
 from dpmpi.network.graph import Graph
 
-PHASE_SECONDS, MESSAGE_SECONDS, BYTE_SECONDS = 20e-6, 2e-6, 0.5e-9
+PHASE_SECONDS, MESSAGE_SECONDS, BYTE_SECONDS = 30e-6, 2e-6, 0.5e-9
 """Of (2)."""
 SHORT_BYTES = 1 << 16
 """Vectors up to this length take a tree, also where all edges are there."""

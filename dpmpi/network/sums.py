@@ -161,9 +161,9 @@ class ButterflyAdder:
             first = [parts(rank, stage.blocks(k)) for k, _ in pieces]
             later = [parts(rank + offset, stage.blocks(k)) for k, offset in pieces]
             halve = _channel(transport, ChannelSpec(rank, ahead, size, distinct=True, sources=behind))
-            double = _channel(transport, ChannelSpec(rank, behind, size, distinct=True, sources=ahead))
+            double = _channel(transport, ChannelSpec(rank, behind, size, sources=ahead))
             self._halving.append(_Pieces(halve, wire, later, first))
-            self._doubling.insert(0, _Pieces(double, wire, first, later))
+            self._doubling.insert(0, _Pieces(double, wire, [parts(rank, stage.width)], later))
         self.hops = 2 * len(self._halving)
 
     def room(self) -> Numbers:

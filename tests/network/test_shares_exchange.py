@@ -84,6 +84,17 @@ def test_a_sum_is_the_exact_sum_of_the_rounded_vectors(mode):
         assert state[2].tolist() == [float(Fraction(k, 2**bits)) for k in around]
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_a_sum_in_pieces_has_the_same_bits(monkeypatch, mode, length):
+    """Vectors of 9 and 4 numbers, in pieces that divide them or not."""
+    kinds = (Sum, Mix, NeighbourSum)
+    whole = talk(4, shared(mode), *kinds)
+    monkeypatch.setattr("dpmpi.network.exchange.shares.PIECE", length)
+    for one, other in zip(whole, talk(4, shared(mode), *kinds), strict=True):
+        assert all(map(np.array_equal, one, other))
+
+
 def test_plus_is_added_before_rounding():
     @dataclass(frozen=True)
     class Plus(Talk):

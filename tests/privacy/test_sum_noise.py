@@ -22,7 +22,7 @@ from dpmpi.privacy.ledger import recorded_spending
 from dpmpi.privacy.mechanisms import NoNoise, SumMechanism, make_mechanism
 from dpmpi.rng import insecure_key
 from dpmpi.run import main
-from dpmpi.testing import DeafAgent, check_no_leak, check_sensitivity, random_shards, shared, simulate
+from dpmpi.testing import DeafAgent, check_no_leak, check_sensitivity, models, random_shards, shared, simulate
 
 MODES = ["full", "expanded"]
 FULL = Sampling("full", 10.0, 10)
@@ -286,6 +286,21 @@ def test_a_run_charges_one_discrete_gaussian_a_round(mode):
 
 
 # --- whole runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sums_in_pieces_have_the_same_noise(monkeypatch, mode):
+    """8 features, in pieces of 3."""
+
+    def run():
+        exchange = shared(mode, noise_tail=40.0)
+        settings = {"graph": "complete", "loss": "logistic", "mechanism": mechanism, "exchange": exchange}
+        return models(simulate(DpDda(), labelled_shards(5), 7, **settings))
+
+    whole = run()
+    monkeypatch.setattr("dpmpi.network.exchange.shares.PIECE", 3)
+    np.testing.assert_array_equal(run(), whole)
+    assert np.ptp(whole) > 1e-3
 
 
 def started(out, *flags):

@@ -26,7 +26,7 @@ import numpy as np
 
 from dpmpi.core import Array, Hidden, Mix, NeighbourSum, Request, Sum
 from dpmpi.crypto.ring import WORD_BITS, FixedPoint, check_capacity, decode
-from dpmpi.crypto.shares import PairwiseMasks, split
+from dpmpi.crypto.shares import PIECE, PairwiseMasks, split
 from dpmpi.errors import ConfigError
 from dpmpi.network.channel import SHARES_TAG, Channel, ChannelSpec, Neighbourhood, Transport
 from dpmpi.network.route import Routes
@@ -47,8 +47,9 @@ class _SharesLink:
         partners: Sequence[int] | None,
     ) -> None:
         self.adder = make_adder(transport, rank, routes, length, wire)
-        self.raised: Array = np.empty(length)
-        """The summand, with the offset of its encoding on top."""
+        self.pieces = [(begin, min(begin + PIECE, length)) for begin in range(0, max(1, length), PIECE)]
+        self.raised: Array = np.empty(min(length, PIECE))
+        """A piece of the summand, with the offset of its encoding on top."""
         self.bits: Words = self.raised.view(np.uint64)
         self.narrow = wire != "uint64"
         self.kept: Words = np.empty(length, wire)
@@ -120,17 +121,20 @@ class SharesExchange:
         if round_ != self._round:
             self._round, self._hop = round_, 0
         words: Words = link.adder.room()
-        self._encode(request, link)
-        bits = link.bits
-        if link.narrow:
-            np.copyto(words, bits, casting="unsafe")  # modulo 2^32, in which the offset is 0
-            bits = words
-        if kind is NeighbourSum:
-            np.subtract(bits, self._offset, link.kept, casting="unsafe")
-        if isinstance(self._hide, PairwiseMasks):
-            self._hide.add(bits, words)
-        else:
-            np.subtract(bits, self._offset, words, casting="unsafe")
+        values, noise = self._summand(request, link)
+        kept = link.kept if kind is NeighbourSum else None
+        if len(link.pieces) == 1:
+            self._put(values, noise, words, kept, link)
+        else:  # each piece stays in the cache until its masks are on it
+            for begin, end in link.pieces:
+                self._put(
+                    values[begin:end],
+                    None if noise is None else noise[begin:end],
+                    words[begin:end],
+                    None if kept is None else kept[begin:end],
+                    link,
+                )
+        if not isinstance(self._hide, PairwiseMasks):
             split(words, link.split, self._hide[0])
             for share, out in zip(link.split, link.shares_out[link.shares.flip()], strict=False):
                 out[...] = share
@@ -169,19 +173,35 @@ class SharesExchange:
             )
         return link
 
-    def _encode(self, request: Request, link: _SharesLink) -> None:
-        """Write the rank's summand to `link.raised`."""
+    def _summand(self, request: Request, link: _SharesLink) -> tuple[Array, Any]:
+        """Return the rank's summand, and its part of the noise as integers if there is any."""
         plus = request.plus if isinstance(request, Mix) else None
         hidden = plus if isinstance(plus, Hidden) else request.vector if isinstance(request.vector, Hidden) else None
         if hidden is not None:
-            self._fixed.encode_raised(hidden.secret, link.raised, strict=True)
-            np.add(link.bits, hidden.noise.view(np.uint64), link.bits)
-        elif plus is not None and isinstance(request, Mix):
-            np.multiply(plus.value, request.times, out=link.real)
-            link.real += request.vector.value
-            self._fixed.encode_raised(link.real, link.raised, strict=True)
+            return hidden.secret, hidden.noise.view(np.uint64)
+        if plus is None or not isinstance(request, Mix):
+            return request.vector.value, None
+        np.multiply(plus.value, request.times, out=link.real)
+        np.add(link.real, request.vector.value, link.real)
+        return link.real, None
+
+    def _put(self, values: Array, noise: Any, words: Words, kept: Words | None, link: _SharesLink) -> None:
+        """Encode a piece of the summand, add its noise and masks, write it to `words`; keep it bare if asked to."""
+        raised, bits = link.raised, link.bits
+        if len(values) < len(raised):
+            raised, bits = raised[: len(values)], bits[: len(values)]
+        self._fixed.encode_raised(values, raised, strict=True)
+        if noise is not None:
+            np.add(bits, noise, bits)
+        if link.narrow:
+            np.copyto(words, bits, casting="unsafe")  # modulo 2^32, in which the offset is 0
+            bits = words
+        if kept is not None:
+            np.subtract(bits, self._offset, kept, casting="unsafe")
+        if isinstance(self._hide, PairwiseMasks):
+            self._hide.add(bits, words)
         else:
-            self._fixed.encode_raised(request.vector.value, link.raised, strict=True)
+            np.subtract(bits, self._offset, words, casting="unsafe")
 
     def _decode(self, request: Request, link: _SharesLink, words: Words) -> Array:
         """Return the answer to the request from the sum in `words`."""
