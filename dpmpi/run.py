@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # One thread per rank: ranks are what fills the cores, and the bits of a product must not depend on how many there are.
@@ -14,6 +15,7 @@ from dpmpi.runtime.signals import Signals
 _signals = Signals()
 if __name__ == "__main__":
     _signals.while_loading()
+    gc.disable()  # what modules make stays: to search it for garbage is a tenth of loading them
 
 import sys
 from collections.abc import Sequence
@@ -33,6 +35,9 @@ def main(argv: Sequence[str] | None = None, wrap: Wrap | None = None, attend: At
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     _code = main()
     _signals.after_the_end()
+    gc.freeze()  # nor is it searched again at the end
     sys.exit(_code)

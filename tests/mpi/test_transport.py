@@ -70,6 +70,14 @@ def test_bits_of_other_tasks_are_those_of_loopback(world, on_all, name, loss):
     on_all(np.abs(found).max() > 0)
 
 
+@pytest.fixture(params=["through the first", "by slices"])
+def few(request, monkeypatch):
+    """Both ways of collectives: where all say little, and where they say much."""
+    if request.param == "by slices":
+        monkeypatch.setattr("dpmpi.network.mpi_collectives.FEW_BYTES", 0)
+
+
+@pytest.mark.usefixtures("few")
 def test_total_adds_up_in_rank_order_and_agrees_everywhere(world, on_all):
     parts = [np.random.default_rng(rank).standard_normal(1001) * 10.0**rank for rank in range(world.size)]
     expected = parts[0].copy()
@@ -80,9 +88,11 @@ def test_total_adds_up_in_rank_order_and_agrees_everywhere(world, on_all):
     on_all(np.array_equal(buffer, expected))
 
 
-def test_collect_keeps_order_and_text(world, on_all):
-    texts = world.collect(["ä" * world.rank])
-    on_all(texts == ["ä" * rank for rank in range(world.size)], str(texts))
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("times", [1, 1000])
+def test_collect_keeps_order_and_text(world, on_all, times):
+    texts = world.collect(["ä" * world.rank * times])
+    on_all(texts == ["ä" * rank * times for rank in range(world.size)], f"{texts!s:.200}")
 
 
 @pytest.mark.parametrize("roots", [(0,), (1, 3)])
@@ -92,6 +102,7 @@ def test_gather_brings_rows_to_those_who_ask(world, on_all, roots):
     on_all(rows is None or rows[:, 0].tolist() == list(range(world.size)))
 
 
+@pytest.mark.usefixtures("few")
 def test_words_add_up_modulo_2_to_the_64(world, on_all):
     words = np.full(7, 2**63 + world.rank, np.uint64)
     world.add_up(words)

@@ -10,15 +10,15 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from dpmpi.errors import NeighbourSilent, RankLost
 from dpmpi.network import heartbeat
 from dpmpi.network.channel import Channel, ChannelSpec
-from dpmpi.network.launcher import BRIEF_BYTES, advice, check_together, heartbeats, party
+from dpmpi.network.launcher import BRIEF_BYTES, advice, check_together, heartbeats, local_ranks, party, usable_cores
 from dpmpi.network.mpi_collectives import MpiCollectives, telling, translated
-from dpmpi.network.polling import SLOW_SHARE, nap_until
+from dpmpi.network.polling import SLOW_SHARE, nap_until, patient
 
 FAREWELL_SECONDS = 2
 """How long a rank that ends may take to tell MPI."""
@@ -33,7 +33,9 @@ def open_world(deadline: float = 120.0, comm: Any = None) -> MpiTransport:
     beating = heartbeats(os.environ)
     # With one thread per rank MPI need not lock; a party's rank has others, which leave MPI alone.
     mpi4py.rc.thread_level = "multiple" if beating else "funneled" if party(os.environ) else "single"
-    with warnings.catch_warnings():  # a launcher of another MPI: our own words say what to do
+    crowded = local_ranks(os.environ) > usable_cores()
+    with warnings.catch_warnings(), patient() if crowded else nullcontext():
+        # A launcher of another MPI: our own words say what to do.
         warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
         from mpi4py import MPI  # noqa: PLC0415
 
