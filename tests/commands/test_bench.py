@@ -222,10 +222,10 @@ def test_targets_judge_what_was_measured(monkeypatch):
 
     def rounds(self, ranks, dimension, *flags):
         if ranks == 50 or dimension != 2000:
-            assert flags[-1] == "Allreduce,expanded sum"
+            assert flags[-1] == "Iallreduce,expanded sum"
         return {
             "seconds": {"mix": ranks / 10}, "ratios": {"mix / bare exchange": ranks, "dp-dda / bare parts": ranks + 1,
-            "expanded sum / Allreduce": dimension / ranks},
+            "expanded sum / Iallreduce": dimension / ranks},
         }  # fmt: skip
 
     monkeypatch.setattr(Starter, "rounds", rounds)
@@ -242,9 +242,9 @@ def test_targets_judge_what_was_measured(monkeypatch):
         "mix / bare exchange, 20 ranks, m = 2000": (20, "<=", 1.2),
         "dp-dda / bare parts, 4 ranks, m = 2000": (5, "<=", 1.2),
         "dp-dda / bare parts, 20 ranks, m = 2000": (21, "<=", 1.2),
-        "expanded sum / Allreduce, 20 ranks, m = 2000": (100, "<=", 2.5),
-        "expanded sum / Allreduce, 50 ranks, m = 2000": (40, "<=", 2.5),
-        "expanded sum / Allreduce, 20 ranks, m = 47236": (2361.8, "<=", 2.0),
+        "expanded sum / Iallreduce, 20 ranks, m = 2000": (100, "<=", 2.5),
+        "expanded sum / Iallreduce, 50 ranks, m = 2000": (40, "<=", 2.5),
+        "expanded sum / Iallreduce, 20 ranks, m = 47236": (2361.8, "<=", 2.0),
         "DISROPT round / mix, 4 ranks, m = 2000": (25, ">=", 6.0),
         "DISROPT round / mix, 20 ranks, m = 2000": (5, ">=", 6.0),
         "DISROPT start / start, 20 ranks": (2, ">=", 3.0),

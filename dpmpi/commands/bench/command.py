@@ -19,7 +19,7 @@ Under mpirun (`mpirun -n 4 python -m dpmpi bench`) every dimension is timed in t
 The first rank alone times gradients, noise and sealing against the libraries' own. The kinds take turns, so that a
 change of load meets all of them; seconds are medians over the turns, ratios are medians of the turns' ratios.
 
-Without mpirun it starts mpirun itself: `--ranks 2,4,20` for the above, `--startup N` for the time from mpirun to the
+Without mpirun it starts mpirun itself: `--ranks 2,4,20` for the above, `--startup N,N` for the time from mpirun to the
 first round, `--memory` for what a rank's memory grows by, `--crowd N` for a run of many ranks, `--targets` for the
 ratios that dpmpi wants to keep, with a verdict (exit code 1 if one fails). `--peer-python PATH` names an interpreter
 that has DISROPT, to compare with its consensus. `--show FILE` prints the tables of an earlier `--json FILE`.
@@ -87,7 +87,7 @@ def _sections(starter: Starter, flags: argparse.Namespace) -> Iterator[dict[str,
     if flags.ranks or not (flags.targets or flags.startup or flags.memory or flags.crowd):
         yield from _rounds(starter, flags)
     if flags.startup:
-        yield {"startup": startup(starter, flags.startup, flags.turns)}
+        yield {"startup": [startup(starter, ranks, flags.turns) for ranks in flags.startup]}
     if flags.memory:
         say(f"memory of {MEMORY_RANKS} ranks")
         yield {"memory": starter.bench(MEMORY_RANKS, "--memory", environment=bench_memory.ENVIRONMENT)["memory"]}
@@ -159,7 +159,7 @@ def _parser() -> Parser:
     add("--parts", action=argparse.BooleanOptionalAction, default=True, help="what one process alone takes, too")
     add("--json", metavar="FILE", help="write the figures to FILE, or - for standard output")
     add("--ranks", type=partial(_wholes, 2), metavar="N,N", help="start mpirun for each of these numbers (default: 4)")
-    add("--startup", type=int, metavar="N", help="time the start of N ranks")
+    add("--startup", type=partial(_wholes, 2), metavar="N,N", help="time start and end of so many ranks")
     add("--memory", action="store_true", help="fit the memory of a rank over dimensions and degrees")
     add("--crowd", type=partial(_whole, 2), metavar="N", help="run 1000 rounds of dp-dda with N ranks")
     add("--targets", action="store_true", help="measure the ratios that dpmpi wants to keep")

@@ -120,10 +120,10 @@ def _alone(parts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _startup(found: dict[str, Any]) -> list[str]:
-    numbers = found["seconds"] | {"ratio": found["ratio"]}
-    rows = [[name, f"{value:.2f}"] for name, value in numbers.items()]
-    return [table((f"{found['ranks']} ranks, from mpirun on", "seconds"), rows)]
+def _startup(starts: Sequence[dict[str, Any]]) -> list[str]:
+    names = [*starts[0]["seconds"], *starts[0]["ratios"]]
+    rows = [[name, *(f"{(one['seconds'] | one['ratios'])[name]:.2f}" for one in starts)] for name in names]
+    return [table(("seconds from mpirun on", *(f"{one['ranks']} ranks" for one in starts)), rows)]
 
 
 def _peer(compared: Sequence[dict[str, Any]]) -> list[str]:
