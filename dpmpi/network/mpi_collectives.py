@@ -102,7 +102,10 @@ class MpiCollectives:
 
     @telling
     def collect(self, texts: Sequence[str]) -> list[str]:
-        """Return the texts of all ranks in rank order."""
+        """Return the texts of all ranks in rank order.
+
+        If all are short the first rank passes them on; longer ones, such as hellos, are left to MPI.
+        """
         [text] = texts
         mine = np.frombuffer(text.encode(), np.uint8)
         # Most texts are short: they go with their lengths, in one step.

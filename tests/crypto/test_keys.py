@@ -28,6 +28,7 @@ from dpmpi.crypto.keys import (
     write_roster,
 )
 from dpmpi.errors import ConfigError, SealBroken
+from dpmpi.network.mpi_collectives import CARD_BYTES
 
 SESSION = Session(b"run 7", 3)
 IDENTITIES = [Identity(bytes([rank + 1]) * 32) for rank in range(4)]
@@ -37,6 +38,11 @@ ONE_LINE = re.compile(r"[^\n]{10,}\Z")
 
 def handshake(rank, session=SESSION, identity=None, private=None):
     return Handshake(session, rank, identity or IDENTITIES[rank], private)
+
+
+def test_a_hello_is_too_long_to_go_through_another_rank():
+    """Short texts do: whoever passes them on could say that all are short, and tell others a text of its own."""
+    assert len(handshake(1).hello.hex()) > CARD_BYTES - 8
 
 
 # --- published vectors -----------------------------------------------------------------------------------------------

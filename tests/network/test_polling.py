@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import needs
 import pytest
 
 from dpmpi.network import polling
@@ -9,7 +10,7 @@ from dpmpi.network import polling
 TIMERS = Path("/proc/self/timerslack_ns")
 
 
-@pytest.mark.skipif(not TIMERS.exists(), reason="Linux alone says how late its timers may be")
+@needs.linux(str(TIMERS))
 def test_patience_ends():
     usual = TIMERS.read_text()
     with polling.patient():
