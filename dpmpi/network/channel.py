@@ -251,6 +251,9 @@ class World(Transport, Protocol):
     on_slow: Callable[[int, tuple[int, ...], float], None] | None
     """Told once in a long wait: the round, for whom, and the seconds so far."""
 
+    def agree_to_end(self) -> bool:
+        """Return whether all processes that live are through: the same in all of them. If not, they `shrink`."""
+
     def shrink(self) -> tuple[World, list[int]]:
         """Return the transport among the surviving ranks, and their numbers in this one, in their new order."""
 
@@ -273,6 +276,9 @@ class Exchange(Protocol):
 
     def serve(self, request: Request, near: Neighbourhood, round_: int) -> Generator[Channel, None, Any]:
         """Yield stamped channels until the answer is there; return it."""
+
+    def go_to(self, round_: int, hop: int) -> None:
+        """Let the next message be of this round and hop."""
 
     def prepare(self) -> None:
         """Draw ahead what the next exchange needs; called while messages travel, and changes no bits."""

@@ -120,6 +120,7 @@ class MpiCollectives:
             cards = np.empty((self.size, CARD_BYTES), np.uint8)
             self._finish(self._aside.Iallgather(card, cards), "the other ranks")
         lengths: list[int] = cards[:, :8].copy().view(np.int64)[:, 0].tolist()
+        check_lengths(self.rank, lengths)
         if max(lengths) <= CARD_BYTES - 8:
             return [
                 text_of(peer, row[8 : 8 + k].tobytes())

@@ -29,8 +29,8 @@ be filled up: stages that would fill up by more than `MOST_FILLED` are not used.
 the same on every rank, whatever machine it runs on. On a complete graph of more than `FLAT` ranks, vectors of at most
 `SHORT_BYTES` take the tree: a message costs more than its bytes then, and no route has fewer; where several ranks share
 a core it takes a third of the butterfly's time, as most ranks turn to others only once. Longer vectors take the
-butterfly, in which nobody sends more than two of them. No route depends on data, and none changes an integer sum; sums
-of floating-point numbers are added up in an order that the route fixes.
+butterfly, in which nobody sends more than about two of them. No route depends on data, and none changes an integer sum;
+sums of floating-point numbers are added up in an order that the route fixes.
 
 [T24] Traeff. Optimal, non-pipelined reduce-scatter and allreduce algorithms. arXiv:2410.14234, 2024.
 """

@@ -96,7 +96,9 @@ def calibrate(
             f"expected a budget that is left, found epsilon {epsilon:g} spent: raise it, or begin a new ledger"
         )
     if closed_form:
-        return _round_up(math.sqrt(square) / left)
+        sigma = _round_up(math.sqrt(square) / left)
+        if _square(events(sigma)) <= left**2:  # not if sensitivities grow with the noise, as on a grid that does
+            return sigma
 
     def cost(sigma: float) -> float:
         return certified_epsilon(Counter(events(sigma)) + Counter(spent), delta, cache)

@@ -31,8 +31,13 @@ The v_ij are drawn as discrete Gaussians on a grid gamma = 2^(floor(log2 sigma) 
 so that sums of them are exact and the same on every machine. Rounding moves two values apart by 2 sqrt(m) gamma at
 most, as in (5) of `SumMechanism`: that is added to D. A discrete Gaussian of kappa sigma / gamma steps plus the
 continuous sigma nu_i of 2^30 steps at least has the density of (2) up to a factor 1 +- exp(-2 pi^2 r^2) for each
-coordinate, r the deviation in steps of what is drawn on the grid given the sum, at least 2^30 / sqrt(1/kappa^2 + 2 d)
-by (2): below 2^-1000 whenever kappa >= 0.01 and d <= 1000, and never seen.
+coordinate, r the deviation in steps of what is drawn on the grid given the sum. In rounds whose noise is s times that
+of the first, on the same grid,
+
+    r >= 2^30 s / sqrt(1/kappa^2 + 2 d)                                                                         (6)
+
+by (2). `steps` computes it, and runs in which it is below `LEAST_STEPS` are refused: at 64 steps the factor is off by
+less than 2^-1000, which is never seen.
 
 [AKGS] Allouah, Koloskova, El Firdoussi, Jaggi, Guerraoui. The privacy power of correlated noise in decentralized
 learning. ICML 2024: (1), with Renyi accounting; (3) is exact.
@@ -60,6 +65,8 @@ MOST_SETS = 20_000
 _ROUNDING = 1e-9
 """What the computed inverse may be off by at least, relatively; see `_rounding`."""
 LARGEST_DEGREE = 1000
+LEAST_STEPS = 64.0
+"""Of (6)."""
 
 
 @frozen
@@ -144,6 +151,11 @@ def pair_pricing(effective: float, own: float, width: int) -> Pricing:
 def grid(own: float) -> float:
     """Return gamma."""
     return math.ldexp(1.0, math.frexp(own)[1] - 1 - GRID_BITS)
+
+
+def steps(kappa: float, degree: int, scale: float) -> float:
+    """Return the bound (6) for noise of this scale relative to the first."""
+    return 2.0**GRID_BITS * scale / math.sqrt(kappa**-2 + 2.0 * degree)
 
 
 class PairMechanism(NoiseMechanism):

@@ -48,6 +48,8 @@ MEAN_FLOW = 0.25
 """The part of tau, (5), for the mean. A loss of curvature 1 takes a fourth of the way of one of 1/4."""
 FARTHEST = 1e6
 """The flow without noise."""
+_LEAST_RATE = 1e-9
+"""Of (5): less noise leads no farther."""
 FARTHEST_MOMENTUM = 8.0 * 100**2 / 6.0
 """How far `momentum` goes at most."""
 LONGEST_STEP = 8.0
@@ -88,7 +90,7 @@ def flow_time(settings: Settings, nu: float, dimension: int, lipschitz: float) -
         return FARTHEST
     part = MEAN_FLOW if settings.loss is None else settings.loss.flow
     columns = dimension // settings.scores
-    tau: float = part * (2.0 * lipschitz * nu) ** -1.5 * math.sqrt(10.0 / columns)
+    tau: float = part * math.sqrt(10.0 / columns) * max(2.0 * lipschitz * nu, _LEAST_RATE) ** -1.5
     return min(FARTHEST, tau)
 
 

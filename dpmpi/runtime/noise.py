@@ -27,7 +27,16 @@ from dpmpi.privacy.mechanisms import (
     pricing,
     sum_pricing,
 )
-from dpmpi.privacy.pair_noise import LARGEST_DEGREE, Gain, PairMechanism, pair_pricing, pair_streams, worst_gain
+from dpmpi.privacy.pair_noise import (
+    LARGEST_DEGREE,
+    LEAST_STEPS,
+    Gain,
+    PairMechanism,
+    pair_pricing,
+    pair_streams,
+    steps,
+    worst_gain,
+)
 from dpmpi.runtime.config import Config
 from dpmpi.runtime.plugins import methods
 
@@ -277,6 +286,12 @@ class PairNoise(_Noise):
                 raise ConfigError("expected noise on values for --noise-in pairs, found noise inside an objective")
         if len({plan.release_count(rank) for rank in range(plan.ranks)}) > 1:
             raise ConfigError("expected as many releases of all ranks for --noise-in pairs, found different numbers")
+        found = steps(self.kappa, max(plan.schedule.graph.degrees), plan.noise_scales[0])
+        if found < LEAST_STEPS:
+            raise ConfigError(
+                f"expected noise between neighbours of {LEAST_STEPS:g} steps of its grid in every round, found "
+                f"{found:.3g} in some: let the noise fall less, or run fewer --rounds"
+            )
         each = {tuple((r.scale, r.count) for r in plan.method.releases(terms)) for terms in plan.kinds}
         if len(each) > 1:  # both ends of an edge draw the same: (1) of pair_noise.py
             raise ConfigError(

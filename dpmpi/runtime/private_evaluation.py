@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from dpmpi.runtime.held_out import HeldOut
     from dpmpi.runtime.job import Job
 
-BEYOND_ROUNDS = 1 << 48
-"""Messages of an evaluation are not of a round: ranks that were not active in the last one have counted other hops."""
+BEYOND_HOPS = 1 << 31
+"""Messages of an evaluation come after all hops of the last round, of which inactive ranks have counted others."""
 NOBODY = Neighbourhood((), (), 1.0)
 """A sum goes to all ranks, whoever the neighbours are."""
 
@@ -110,7 +110,8 @@ class PrivateEvaluator:
 def evaluation(seat: Seat, query: Query, round_: int, out: Array) -> Flow:
     """Release the query of one agent, and write the sum over all ranks to `out`."""
     release = seat.agent.release(query)  # (2)
-    yield from seat.exchange.serve(Sum(release, out), NOBODY, BEYOND_ROUNDS + round_)  # (3)
+    seat.exchange.go_to(round_, BEYOND_HOPS)
+    yield from seat.exchange.serve(Sum(release, out), NOBODY, round_)  # (3)
 
 
 def figures(job: Job, counted: Sequence[Counted], told: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

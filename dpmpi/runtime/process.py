@@ -162,7 +162,10 @@ def run_once(
             world.on_slow = _report_slow(job.names, world.ranks[0], directory)
             if len(past.names) < past.origin:
                 job.engine.regroup()
-            return trainer.run()
+            code = trainer.run()
+            if not world.agree_to_end():
+                raise RankLost("a rank has died while all ended")
+            return code
         except BaseException as error:
             # Else nothing was released since the start: start, or resume, it again.
             at_hand = trainer is not None or past.shards is not None

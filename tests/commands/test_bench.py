@@ -205,6 +205,15 @@ def test_the_page_shows_what_the_bench_wrote():
         put("no marks", "")
 
 
+def test_starts_of_earlier_benches_are_shown():
+    """They had one number of ranks."""
+    old = {"ranks": 20, "seconds": {"bare ranks": 1.97, "dpmpi": 1.87}, "ratio": 0.95}
+    machine = json.loads((DOCS / "performance.json").read_text())["machine"]
+    rows = [line.split() for line in tables({"machine": machine, "startup": old}).splitlines()]
+    assert ["|", "dpmpi", "|", "1.87", "|"] in rows
+    assert ["|", "ratio", "|", "0.95", "|"] in rows
+
+
 # --- targets ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ A rank dies in an exact round (dpmpi.commands.chaos.rank). Going on without it t
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -254,6 +255,24 @@ def test_one_rank_alone_fails_for_all_when_a_run_is_refused(tmp_path, flags):
     codes = {int(file.name[-1]): int(file.read_text()) for file in tmp_path.glob("code-?")}
     assert codes.pop(0) == 2
     assert set(codes.values()) <= {0}  # some may have been ended before they knew
+
+
+@tolerant
+def test_a_death_in_the_last_agreement_leaves_nobody_behind(tmp_path):
+    """Some have heard that all are through, and others have not: all go on together, or none."""
+    program = Path(__file__).parents[1] / "helpers/dies_waiting.py"
+
+    def run(victim, when, out):
+        command = [MPIRUN, "--with-ft", "ulfm", "-n", "6", sys.executable, str(program), str(victim), str(when), "--"]
+        flags = [*DATA, *KINDS["dp-dda"], "--rounds", "30", "--evaluate", "15", "--deadline", "20", "--quiet"]
+        return run_group([*command, *map(str, flags), "--out", str(out)], 100)
+
+    done = run(0, 0, tmp_path / "whole")
+    waits = int(re.search(r"^waits (\d+)$", done.out, re.MULTILINE)[1])
+    for when in (waits - 1, waits):
+        done = run(3, when, tmp_path / "run")
+        assert done.code == 0, done.err
+        assert len(json.loads((tmp_path / "run" / "summary.json").read_text())["per_rank"]) == 5
 
 
 @tolerant

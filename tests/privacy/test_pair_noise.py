@@ -1,5 +1,6 @@
 """Noise that cancels between neighbours: the gain of every rank, the draws, and what colluders can see."""
 
+import json
 import math
 from fractions import Fraction
 from itertools import combinations
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from dpmpi.core import Agent, Query, Sampling
 from dpmpi.errors import BudgetExceeded
 from dpmpi.network.graph import make_graph
-from dpmpi.privacy.pair_noise import MOST_SETS, PairMechanism, grid, pair_pricing, pair_streams, worst_gain
+from dpmpi.privacy.pair_noise import MOST_SETS, PairMechanism, grid, pair_pricing, pair_streams, steps, worst_gain
 from dpmpi.rng import insecure_key
+from dpmpi.run import main
 
 FULL = Sampling("full", 100.0, 100)
 
@@ -226,3 +228,45 @@ def test_an_attack_on_noise_without_the_pairs_is_caught():
     seen = best_attack(made, graph, 0, (3,), 1.0, runs)
     assert value > 1.5
     assert seen > 1.0 + 10 * math.sqrt(2.5 / runs)
+
+
+# --- whole runs: the grid of the noise is part of its price ----------------------------------------------------------
+
+PAIRS = "--loopback 5 --loss logistic --no-evaluate --noise-in pairs --seal --allow-large-delta --quiet"
+FALLING = "--data synthetic:samples=200,features=9 --algorithm ldp-admm --mechanism gaussian --rounds 280"
+
+
+@pytest.mark.parametrize(
+    ("flags", "epsilon"),
+    [
+        (f"{FALLING} --epsilon 1 --noise-growth 1.03", 1.0),
+        (f"{FALLING} --epsilon 1 --noise-growth 1.05", 1.0),
+        ("--data synthetic:samples=100,features=33001 --epsilon 0.01 --rounds 10", 0.01),
+    ],
+)
+def test_a_target_is_kept_where_the_grid_is_coarse(tmp_path, flags, epsilon):
+    """The grid grows with the noise, and what it adds to a sensitivity does, too."""
+    assert main([*PAIRS.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["epsilon"]
+    assert 0.99 * epsilon < found <= epsilon
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ("--epsilon 1 --noise-growth 1.08", "expected noise that reaches epsilon 1, found none"),
+        ("--noise 1 --noise-growth 1.1", "expected noise between neighbours of 64 steps of its grid in every round"),
+    ],
+)
+def test_noise_that_falls_to_the_steps_of_its_grid_is_refused(tmp_path, capsys, flags, reason):
+    words = [*PAIRS.split(), *FALLING.split(), *flags.split(), "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@given(st.floats(0.01, 1000.0), st.integers(1, 1000), st.floats(1e-6, 1.0))
+def test_steps_bound_what_is_drawn_on_the_grid_given_the_sum(kappa, degree, scale):
+    """The pair's share of the precision: 1 / (1 / (kappa s 2^30)^2 + 2 d / (s 2^30)^2), its neighbours' noise known."""
+    own = scale * 2.0**30
+    assert steps(kappa, degree, scale) == pytest.approx((1 / (kappa * own) ** 2 + 2 * degree / own**2) ** -0.5)

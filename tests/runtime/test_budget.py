@@ -247,7 +247,8 @@ def test_noise_that_protects_nothing_ends_with_a_table_all_the_same(tmp_path, ca
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--noise", "1e-200"), ("--epsilon", "1e308"), ("--penalty", "l1:0.001", "--gamma", "0", "--noise", "0.3"),
+        ("--noise", "1e-200"), ("--noise", "1e-300"), ("--epsilon", "1e308"),
+        ("--penalty", "l1:0.001", "--gamma", "0", "--noise", "0.3"),
         ("--noise", "1", "--delta", "0.02"), ("--rounds", "1000000000000"), ("--data", "shards:{rank:1000000000d}"),
     ],
     ids=" ".join,

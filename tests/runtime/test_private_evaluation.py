@@ -88,10 +88,16 @@ def test_training_and_evaluation_cost_the_larger_of_both(shards, tmp_path):
 
 WAYS = {
     "sum": ("--exchange", "shares", "--noise-in", "sum", "--graph", "complete"),
-    "full sum": ("--exchange", "shares", "--share-mode", "full", "--noise-in", "sum", "--graph", "complete"),
+    "full sum": (
+        *("--exchange", "shares", "--share-mode", "full", "--noise-in", "sum", "--graph", "complete"),
+        *("--evaluate", "private:3"),
+    ),
     "shares": ("--exchange", "shares", "--graph", "complete", "--algorithm", "dp-dda"),
-    "pairs": ("--noise-in", "pairs", "--seal", "--graph", "complete", "--algorithm", "dp-dda"),
-    "sealed": ("--seal",),
+    "pairs": (
+        *("--noise-in", "pairs", "--seal", "--graph", "complete", "--algorithm", "dp-dda"),
+        *("--evaluate", "private:3"),
+    ),
+    "sealed": ("--seal", "--evaluate", "private:3"),
     "narrow": ("--wire", "float32"),
     "sampled": ("--algorithm", "sampled-dda", "--evaluate", "private:5", "--graph", "complete"),
     "batches": ("--batch", 20, "--algorithm", "dp-dda"),

@@ -120,7 +120,9 @@ def _alone(parts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _startup(starts: Sequence[dict[str, Any]]) -> list[str]:
+def _startup(starts: Sequence[dict[str, Any]] | dict[str, Any]) -> list[str]:
+    if isinstance(starts, dict):  # of earlier benches: one number of ranks
+        starts = [{**starts, "ratios": {"ratio": starts["ratio"]}}]
     names = [*starts[0]["seconds"], *starts[0]["ratios"]]
     rows = [[name, *(f"{(one['seconds'] | one['ratios'])[name]:.2f}" for one in starts)] for name in names]
     return [table(("seconds from mpirun on", *(f"{one['ranks']} ranks" for one in starts)), rows)]

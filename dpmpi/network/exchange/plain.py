@@ -150,6 +150,10 @@ class PlainExchange:
             return link.gathered()
         raise TypeError(f"expected Mix, NeighbourSum, Gather or Sum, found {kind.__name__}")
 
+    def go_to(self, round_: int, hop: int) -> None:
+        """Let the next message be of this round and hop."""
+        self._round, self._hop = round_, hop
+
     def prepare(self) -> None:
         """Draw nothing ahead: there is nothing random in plain messages."""
 

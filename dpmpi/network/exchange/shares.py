@@ -157,6 +157,10 @@ class SharesExchange:
         self.crypto_seconds[self._rank] += perf_counter() - begin
         return answer
 
+    def go_to(self, round_: int, hop: int) -> None:
+        """Let the next message be of this round and hop."""
+        self._round, self._hop = round_, hop
+
     def prepare(self) -> None:
         """Draw the masks of the next sum ahead."""
         if isinstance(self._hide, PairwiseMasks):

@@ -83,6 +83,10 @@ class LoopbackTransport:
     def release(self) -> None:
         """Do nothing: there is nothing to give back."""
 
+    def agree_to_end(self) -> bool:
+        """Agree: this process is everybody."""
+        return True
+
     def shrink(self) -> tuple[LoopbackTransport, list[int]]:
         """Return this one: agents in one process do not die."""
         return self, list(self.ranks)

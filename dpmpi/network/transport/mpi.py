@@ -56,6 +56,8 @@ class MpiTransport(MpiCollectives):
         self._rounds = world.Dup()
         super().__init__(mpi, world.Dup(), deadline)
         self._channels: list[Channel] = []
+        self._agreed = False
+        """Whether all have been asked whether they are through."""
         self.ranks: Sequence[int] = (self.rank,)
         self.on_slow: Callable[[int, tuple[int, ...], float], None] | None = None
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
@@ -142,6 +144,15 @@ class MpiTransport(MpiCollectives):
         if not nap_until(ready, self._deadline, slow):
             raise self._silence(channel)
 
+    def agree_to_end(self) -> bool:
+        """Return whether all who live are through, the same on all of them.
+
+        A rank that dies while all tell each other that they are through is missed by some of them and not by others:
+        these would wait in `shrink` for those who have left.
+        """
+        self._agreed = True
+        return not self.tolerant or self._agree(self._world, True)
+
     @telling
     def shrink(self, wrap: Callable[[MpiTransport], Any] = lambda living: living) -> tuple[Any, list[int]]:
         """Return a transport among the surviving ranks, wrapped, and their numbers in this one, in their new order.
@@ -151,6 +162,8 @@ class MpiTransport(MpiCollectives):
         """
         self._rounds.Revoke()
         self._aside.Revoke()
+        if not self._agreed:  # some may be in `agree_to_end`, and must not be left waiting there
+            self._agree(self._world, False)
         world = self._world
         while True:
             world, living, left = world.Shrink(), None, []
