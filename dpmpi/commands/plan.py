@@ -140,7 +140,10 @@ def show_curious(found: dict[str, Any]) -> str:
     for one in found["sets"]:
         who = ("rank " if len(one["curious"]) == 1 else "ranks ") + ", ".join(map(str, one["curious"]))
         lines.append(f"  {who} curious: epsilon at delta {found['delta']:g} of each rank's records")
-        lines += [f"    the wire's figure, because {why}" for why in found["reasons"]]
+        if found["unproven"]:
+            lines.append(f"    {found['unproven']}")
+        else:
+            lines += [f"    the wire's figure, because {why}" for why in found["reasons"]]
         lines += (
             [f"    covering the models at the end is the wire's figure: {found['models']}"] if found["models"] else []
         )

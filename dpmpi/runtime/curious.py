@@ -9,7 +9,9 @@ are two smaller figures, at the run's delta:
 Every rank gets the mean model at the end, and every trust domain the model of each rank if messages are plain. If they
 are functions of the ranks' last messages, (1) is the theorem with c(T) = 0. If they are means over all rounds, as in
 dual averaging, they are sums of all releases that no later noise covers, and (1) is the figure of the wire. Where a
-condition of the theorem does not hold both are the wire's, with the reasons. Nothing here is read by what makes noise.
+condition of the theorem does not hold both are the wire's, with the reasons. Where more ranks are curious than noise
+that ranks share is made for, the wire's figure is not theirs, and nothing is proven. Nothing here is read by what makes
+noise.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ MODELS = (
     "figure alone"
 )
 
+UNPROVEN = (
+    "{} curious ranks take off their part of the noise that they share with others, which is made for {} "
+    "(--colluders): nothing is proven of what they learn"
+)
+
 
 def parse_curious(text: str, ranks: int) -> tuple[int, ...]:
     """Return the curious ranks that a flag names: `3`, or a set that puts together what it hears, `3,4`."""
@@ -54,9 +61,10 @@ def reasons(plan: Plan, sigmas: Sequence[float]) -> list[str]:
         "sums over all ranks reach everybody at once (--exchange plain)": settings.messages.name == "plain",
         "rounding on the wire may move points apart (--wire float64)": config.wire == "float64",
         "batches are drawn, and the bound is for all records (--batch full)": settings.drawn.kind == "full",
-        "no message has Gaussian noise of its own": settings.noise.place == "local"
+        "no message has Gaussian noise of its own": settings.noise.place != "sum"
         and settings.noise.kind == "gaussian"
         and min(sigmas) > 0.0,
+        "noise that neighbours share comes back to them (--noise-in local)": settings.noise.place != "pairs",
         "the noise is repeatable (--insecure-noise-seed)": config.insecure_noise_seed is None,
         "a rank whose budget is spent speaks without noise (--budget)": config.budget is None,
         "evaluations tell all ranks more than messages (--evaluate 0)": settings.evaluating.kind == "off",
@@ -76,16 +84,19 @@ def curious_figures(plan: Plan, sigmas: Sequence[float], sets: Sequence[Sequence
 
     Null stands for a curious rank itself, and for a rank of which nothing is certified.
     """
-    delta, ranks = plan.config.delta, range(plan.ranks)
+    delta, ranks, most = plan.config.delta, range(plan.ranks), plan.settings.noise.colluders
     wire = [spent_epsilon(tally(plan.releases(plan.terms(rank), sigmas[rank])), delta) for rank in ranks]
     why = reasons(plan, sigmas)
     models = None
     if not why and not _gossip(plan).ends_with_messages:
         models = MODELS
-    found = []
+    found, unproven = [], None
     for curious in sets:
         told: list[list[float | None]] = []
-        for at_end in (True, False):
+        if most is not None and len(curious) > most:
+            unproven = UNPROVEN.format(len(curious), most)
+            told = [[None] * plan.ranks] * 2
+        for at_end in () if told else (True, False):
             if why or (at_end and models):
                 told.append([None if rank in curious else wire[rank] for rank in ranks])
                 continue
@@ -93,7 +104,8 @@ def curious_figures(plan: Plan, sigmas: Sequence[float], sets: Sequence[Sequence
             told.append([_least(mu, wire[rank], delta) for rank, mu in enumerate(mus)])
         figures = {"epsilon": told[0], "epsilon_of_messages": told[1]}
         found.append({"curious": list(curious), "hops": hops(plan.schedule.graph, curious), **figures})
-    return {"delta": delta, "wire": wire, "reasons": why, "models": models, "sets": found}
+    why += [] if unproven is None else [unproven]
+    return {"delta": delta, "wire": wire, "reasons": why, "models": models, "unproven": unproven, "sets": found}
 
 
 def hops(graph: Graph, curious: Sequence[int]) -> list[int | None]:

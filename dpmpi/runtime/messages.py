@@ -249,7 +249,8 @@ def make_messages(config: Config) -> Messages:
             )
         if config.wire != "float64":
             raise ConfigError(
-                f"--wire {config.wire} is for plain messages, shares are integers of 64 bits: leave it out"
+                f"--wire {config.wire} is for plain messages, shares are integers: leave it out, or use "
+                "--share-words 32"
             )
         return SharedSums(
             config.seal,

@@ -222,7 +222,10 @@ class PairNoise(_Noise):
         """Return the noise on this graph."""
         n, edges = graph.size, tuple((int(i), int(j)) for i, j in graph.edges)
         if self.colluders > n - 2:
-            raise ConfigError(f"expected --colluders to leave 2 honest ranks of {n}, found {self.colluders}")
+            raise ConfigError(
+                f"expected --colluders to leave 2 honest ranks of {n}, found {self.colluders}: "
+                + (f"use {n - 2} at most" if n > 2 else "start more ranks")
+            )
         if max(graph.degrees, default=0) > LARGEST_DEGREE:
             raise ConfigError(f"expected at most {LARGEST_DEGREE} neighbours for --noise-in pairs, found more")
         return replace(self, gain=worst_gain(edges, n, self.kappa, self.colluders))

@@ -24,6 +24,7 @@ HEADING = "What a curious rank learns"
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     kinds = {"dgd": [*DGD, "--no-evaluate"], "dda": ["--algorithm=dp-dda", "--gamma=30", "--no-evaluate"], "seen": DGD}
+    kinds["pairs"] = ["--algorithm=dp-dda", "--noise-in=pairs", "--no-evaluate"]
     for name, more in kinds.items():
         assert train([*FLAGS, *more, "--loopback=6", f"--out={folder / name}", "--quiet"]) == 0
     return folder
@@ -94,6 +95,14 @@ def test_accidents_leave_the_wire(runs, tmp_path, change, why):
     change(summary)
     (run / "summary.json").write_text(json.dumps(summary))
     assert why in section(page_of(run, tmp_path))
+
+
+def test_more_curious_ranks_than_shared_noise_is_made_for_have_no_figure(runs, tmp_path):
+    assert "as much as who hears every message" in section(page_of(runs / "pairs", tmp_path))
+    html = section(page_of(runs / "pairs", tmp_path, "2,4"))
+    assert "2 curious ranks take off their part of the noise" in html
+    assert "nothing is proven of what they learn" in html
+    assert "as much as who hears every message" not in html
 
 
 def test_nothing_is_said_of_a_run_that_is_not_private(runs, tmp_path):

@@ -143,6 +143,25 @@ def test_figures_of_a_plan(capsys):
     assert found["sigma"] == plan(capsys, on=("--no-evaluate",))["sigma"]  # it never lowers the noise
 
 
+@pytest.mark.parametrize(
+    ("place", "colluders", "curious"), [("sum", 1, "3,4"), ("sum", 0, "3"), ("pairs", 1, "2,4"), ("pairs", 0, "2")]
+)
+def test_nothing_is_proven_of_more_ranks_than_shared_noise_is_made_for(capsys, place, colluders, curious):
+    """They know their part of it: between two curious neighbours on a ring a rank has nothing but its own."""
+    shares = ("--exchange=shares",) if place == "sum" else ()
+    on = (*ON, *shares, f"--noise-in={place}", f"--colluders={colluders}")
+    told = plan(capsys, on=on, curious=curious, ranks=9)["curious"]
+    assert told["sets"][0]["epsilon"] == told["sets"][0]["epsilon_of_messages"] == [None] * 9
+    assert "nothing is proven" in told["unproven"]
+    assert told["unproven"] in told["reasons"]
+    two = (*ON, *shares, f"--noise-in={place}", "--colluders=2")
+    enough = plan(capsys, on=two, curious=curious, ranks=9)["curious"]
+    assert enough["unproven"] is None
+    assert [epsilon for epsilon in enough["sets"][0]["epsilon"] if epsilon is not None] == pytest.approx(
+        [1.0] * (9 - len(curious.split(","))), rel=1e-4
+    )
+
+
 def test_a_set_learns_no_less_than_its_members(capsys):
     both, first = (plan(capsys, curious=who, ranks=9)["curious"]["sets"][0]["epsilon"] for who in ("0,4", "0"))
     assert both[0] is both[4] is None
@@ -178,7 +197,11 @@ def test_models_of_dual_averaging_are_as_the_wire(capsys):
         ({"epsilon": None}, ON, "no message has Gaussian noise"),
         ({"algorithm": "hmv-dgd", "step-decay": None}, ON, "no message has Gaussian noise"),
         ({"loss": "hinge"}, ON, "curvature of the loss has no bound"),
-        ({"noise-in": "pairs", "pair-noise": 3, "algorithm": "dp-dda", "step-decay": None}, ON, "noise of its own"),
+        (
+            {"noise-in": "pairs", "pair-noise": 3, "algorithm": "dp-dda", "step-decay": None},
+            ON,
+            "noise that neighbours share comes back",
+        ),
         ({"loss": "softmax", "classes": "a,b,c", "lipschitz": 0.5}, ON, "of no convex function"),
         (
             {"algorithm": "dp-dda", "step-decay": None, "graph": "complete", "exchange": "shares", "noise-in": "sum"},

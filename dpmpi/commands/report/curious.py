@@ -44,7 +44,7 @@ def curious_sections(run: Run, plots: Plots, given: str | None = None) -> list[S
         except ConfigError as error:
             found = {"reasons": [str(error)]}
     if found["reasons"]:
-        return [_refusal(found["reasons"], summary["privacy"])]
+        return [_refusal(found["reasons"], summary["privacy"], found.get("unproven"))]
     return [_section(found, found["sets"][: len(chosen)], found["sets"][len(chosen) :], plots)]
 
 
@@ -70,8 +70,10 @@ def _plan(run: Run) -> Plan:
     return make_plan(settings, settings.schedule(len(records)), records, run.summary["dimension"])
 
 
-def _refusal(why: Sequence[str], privacy: Mapping[str, Any]) -> Section:
-    """Return a section that says why the figures are the wire's."""
+def _refusal(why: Sequence[str], privacy: Mapping[str, Any], unproven: str | None) -> Section:
+    """Return a section that says why the figures are the wire's, or that there are none."""
+    if unproven is not None:
+        return Section(HEADING, f"{unproven[0].upper()}{unproven[1:]}.", (), wide=False)
     items = tuple(page.paragraph(f"{reason[0].upper()}{reason[1:]}.", "soft") for reason in why)
     epsilon = f"epsilon {privacy['epsilon']:.3g}"
     about = f"As far as is proven, as much as who hears every message, {epsilon}, for these reasons."

@@ -282,7 +282,7 @@ def watch(
     derived = plan.derivation()
     if shown and not config.quiet and not config.log_json and not completed:
         made_up = "data: synthetic, made up: name others with --data" if config.data == "synthetic" else None
-        pairs = plan.settings.noise.describe()
+        pairs = plan.settings.noise.describe() if config.epsilon is not None or config.noise else None
         between = f"noise between neighbours {pairs['line']}" if pairs else None
         for line in (made_up, f"derived: {derived}" if derived else None, between, budget, expected and expected.line):
             if line:
