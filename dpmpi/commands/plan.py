@@ -23,6 +23,7 @@ from dpmpi.runtime.expectation import expected
 from dpmpi.runtime.flag_parser import make_parser, named_plugins
 from dpmpi.runtime.flags import from_values
 from dpmpi.runtime.held_out import evaluation_levels
+from dpmpi.runtime.noise import condition
 from dpmpi.runtime.noise_levels import noise_levels
 from dpmpi.runtime.options import flag_of
 from dpmpi.runtime.plan import Plan, make_plan
@@ -73,6 +74,7 @@ def figures(plan: Plan, dimension: int | None, curious: str | None = None) -> di
         "bytes": None if payload is None else plan.bytes(),
         "derived": plan.derivation(),
         "pair_noise": plan.settings.noise.describe(),
+        "colluders": plan.settings.noise.colluders,
         "verdict": None if dimension is None or (told := expected(plan, sigmas)) is None else told.line,
     } | ({} if curious is None else {"curious": curious_figures(plan, sigmas, [parse_curious(curious, plan.ranks)])})
 
@@ -173,7 +175,7 @@ def show(plan: dict[str, Any]) -> str:
         "active rounds": span(plan["active_rounds"], ","),
         "batch": plan["batch"],
         "noise (sigma)": "none: NOT PRIVATE" if plan["sigma"][0] == 0 else span(plan["sigma"], ".4g"),
-        "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified",
+        "epsilon": f"{epsilon:.4g} at delta {plan['delta']:g}, certified{condition(plan['colluders'])}",
     }
     if plan["pair_noise"] is not None:
         rows["noise of pairs"] = plan["pair_noise"]["line"]

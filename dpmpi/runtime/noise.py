@@ -49,6 +49,14 @@ TAIL_DEVIATIONS = 40.0
 """Noise beyond this many standard deviations has a probability below 2^-1000."""
 
 
+def condition(colluders: int | None) -> str:
+    """Return what an epsilon under noise that ranks share takes, in words; nothing for a rank's own noise."""
+    if colluders is None:
+        return ""
+    ranks = {0: "no rank colludes", 1: "at most 1 rank colludes"}.get(colluders, f"at most {colluders} ranks collude")
+    return f" if {ranks}"
+
+
 @frozen
 class Pairs:
     """A rank among its neighbours, and the secrets that it has with them."""

@@ -335,7 +335,10 @@ def test_a_calibrated_run_spends_its_target_and_verifies(tmp_path, capsys, flags
         assert replay.problems == ()
         assert replay.charges == 12
         assert 0.97 < replay.epsilon <= 1.0 < replay.rdp
-    assert capsys.readouterr().err == ""
+    told = capsys.readouterr()
+    assert told.err == ""
+    who = "at most 2 ranks collude" if "--colluders" in flags else "at most 1 rank colludes"
+    assert f"certified if {who}" in told.out
 
 
 def test_less_noise_than_on_every_value(tmp_path, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmpi.runtime.config import Config
+from dpmpi.runtime.noise import condition
 from dpmpi.runtime.output.progress import in_rate
 
 
@@ -182,6 +183,7 @@ def _privacy(summary: Mapping[str, Any]) -> str:
     if not privacy["private"]:
         return "NOT PRIVATE: no finite epsilon can be certified for this noise"
     text = f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:g}, certified"
+    text += condition(privacy["colluders"])
     if privacy["unit"] != "record":
         text += f"; unit: {privacy['unit']}"
     if privacy["epsilon_evaluation"] is not None:
