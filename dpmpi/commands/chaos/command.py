@@ -114,7 +114,7 @@ def make_parser() -> Parser:
     add("--runs", type=int, default=20, metavar="N", help="how many runs to break (default: 20)")
     add("--kind", default="kill", metavar="KINDS", help=f"of {','.join(KINDS)} (default: kill)")
     add("--ranks", type=int, default=20, metavar="N", help="(default: 20)")
-    add("--victims", default="1-3", metavar="A-B", help="how many ranks die in a run; less than half of them do (default: 1-3)")
+    add("--victims", default="1-3", metavar="A-B", help="how many ranks die in a run, less than half (default: 1-3)")
     add("--seed", type=int, default=0, metavar="S", help="what happens is drawn from it (default: 0)")
     add("--first", type=int, default=0, metavar="K", help="begin with run K of the seed (default: 0)")
     add("--launcher", metavar="COMMAND", help="(default: 'mpirun --with-ft ulfm -n {ranks}')")
