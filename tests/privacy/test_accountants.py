@@ -441,7 +441,8 @@ def test_the_live_odometer_imports_neither_scipy_nor_the_library():
         "from dpmpi.privacy import accountants, calibration, theorems, events\n"
         "event = events.ReleaseEvent('gaussian', 5.0, 1.0, Sampling('full', 10, 10))\n"
         "assert accountants.certified_epsilon({event: 20}, 1e-5) > 0\n"
-        "assert calibration.calibrate(lambda s: {events.ReleaseEvent('gaussian', s, 1.0, event.sampling): 20}, 1.0, 1e-5) > 0\n"
+        "under = lambda sigma: {events.ReleaseEvent('gaussian', sigma, 1.0, event.sampling): 20}\n"
+        "assert calibration.calibrate(under, 1.0, 1e-5) > 0\n"
         "print([m for m in ('scipy', 'dp_accounting') if m in sys.modules])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
