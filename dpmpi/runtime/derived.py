@@ -90,7 +90,7 @@ def flow_time(settings: Settings, nu: float, dimension: int, lipschitz: float) -
         return FARTHEST
     part = MEAN_FLOW if settings.loss is None else settings.loss.flow
     columns = dimension // settings.scores
-    tau: float = part * math.sqrt(10.0 / columns) * max(2.0 * lipschitz * nu, _LEAST_RATE) ** -1.5
+    tau: float = part * max(2.0 * lipschitz * nu, _LEAST_RATE) ** -1.5 * math.sqrt(10.0 / columns)
     return min(FARTHEST, tau)
 
 

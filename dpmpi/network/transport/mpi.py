@@ -57,7 +57,7 @@ class MpiTransport(MpiCollectives):
         super().__init__(mpi, world.Dup(), deadline)
         self._channels: list[Channel] = []
         self._agreed = False
-        """Whether all have been asked whether they are through."""
+        """Whether all have agreed that not all are through."""
         self.ranks: Sequence[int] = (self.rank,)
         self.on_slow: Callable[[int, tuple[int, ...], float], None] | None = None
         self._testall: Callable[[list[Any]], bool] = mpi.Request.Testall
@@ -150,8 +150,8 @@ class MpiTransport(MpiCollectives):
         A rank that dies while all tell each other that they are through is missed by some of them and not by others:
         these would wait in `shrink` for those who have left.
         """
-        self._agreed = True
-        return not self.tolerant or self._agree(self._world, True)
+        self._agreed = self.tolerant and not self._agree(self._world, True)
+        return not self._agreed
 
     @telling
     def shrink(self, wrap: Callable[[MpiTransport], Any] = lambda living: living) -> tuple[Any, list[int]]:
