@@ -93,10 +93,11 @@ def curious_figures(plan: Plan, sigmas: Sequence[float], sets: Sequence[Sequence
     found, unproven = [], None
     for curious in sets:
         told: list[list[float | None]] = []
-        if most is not None and len(curious) > most:
-            unproven = UNPROVEN.format(len(curious), most)
-            told = [[None] * plan.ranks] * 2
-        for at_end in () if told else (True, False):
+        for at_end in (True, False):
+            if most is not None and len(curious) > most:
+                unproven = UNPROVEN.format(len(curious), most)
+                told.append([None] * plan.ranks)
+                continue
             if why or (at_end and models):
                 told.append([None if rank in curious else wire[rank] for rank in ranks])
                 continue

@@ -50,7 +50,7 @@ TAIL_DEVIATIONS = 40.0
 
 
 def condition(colluders: int | None) -> str:
-    """Return what an epsilon under noise that ranks share takes, in words; nothing for a rank's own noise."""
+    """Return the words for how many colluders an epsilon under shared noise holds; none for a rank's own noise."""
     if colluders is None:
         return ""
     ranks = {0: "no rank colludes", 1: "at most 1 rank colludes"}.get(colluders, f"at most {colluders} ranks collude")
